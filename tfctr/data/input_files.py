@@ -1,0 +1,200 @@
+"""Reading model inputs from ``.npz`` and ``.jsonl`` files.
+
+``.npz`` holds one array per signature input name. ``.jsonl`` holds one example per line: a JSON object from feature name to
+a value, a list for a multi-valued feature, ``{"b64": "..."}`` for bytes. In both, the column ``label`` holds labels and
+``request_id`` names requests; neither reaches the model unless the signature has an input of that name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import json
+import pathlib
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfctr.errors import InputError
+
+LABEL = "label"
+REQUEST_ID = "request_id"
+
+
+@dataclasses.dataclass(frozen=True)
+class InputFile:
+    """Inputs of one file: arrays by signature input name, and what travels beside them."""
+
+    inputs: dict[str, np.ndarray]
+    labels: np.ndarray | None = None  # float32 [B]
+    request_ids: np.ndarray | None = None  # [B]
+
+
+def read_inputs(path: str, info: Mapping[str, Any], label: str = LABEL) -> InputFile:
+    """Reads ``path`` for the signature described by ``info`` (a manifest signature entry).
+
+    Raises:
+      InputError: the file is missing, of another kind, does not parse (line named), or a column does not fit.
+    """
+    file = pathlib.Path(path)
+    if not file.is_file():
+        raise InputError(f"{path}: no such input file")
+    if file.suffix == ".npz":
+        return _read_npz(file, info, label)
+    if file.suffix == ".jsonl":
+        return _read_jsonl(file, info, label)
+    raise InputError(f"{path}: an input file is .npz (arrays by input name) or .jsonl (one example per line)")
+
+
+def _read_npz(file: pathlib.Path, info: Mapping[str, Any], label: str) -> InputFile:
+    try:
+        with np.load(file, allow_pickle=True) as archive:  # object arrays hold strings
+            arrays = {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as e:
+        raise InputError(f"{file}: not a readable .npz file: {e}") from e
+    names = {entry["name"] for entry in info["inputs"]}
+    labels = arrays.pop(label) if label in arrays and label not in names else None
+    ids = arrays.pop(REQUEST_ID) if REQUEST_ID in arrays and REQUEST_ID not in names else None
+    return InputFile(arrays, _labels(labels, file), ids)
+
+
+def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str) -> InputFile:
+    rows = [_parse_line(file, number, line) for number, line in enumerate(file.read_bytes().splitlines(), 1) if line.strip()]
+    if not rows:
+        raise InputError(f"{file}: holds no example")
+    dtypes = {entry["name"]: entry["dtype"] for entry in info["inputs"]}
+    shapes = {entry["name"]: entry["shape"] for entry in info["inputs"]}
+    inputs: dict[str, np.ndarray] = {}
+    known = {LABEL, REQUEST_ID, label}
+    for feature in info["features"]:
+        name, parts = feature["name"], feature["parts"]
+        known.add(name)
+        column = [_cell(file, i, row, name) for i, row in enumerate(rows, 1)]
+        values = parts["values"]
+        if feature["kind"] == "dense":
+            inputs[values] = _dense(file, name, column, dtypes[values], shapes[values])
+        else:
+            inputs |= _multi_valued(file, name, column, feature["kind"], parts, dtypes)
+    extra = sorted({key for row in rows for key in row} - known)
+    if extra:
+        raise InputError(f"{file}: unknown feature {extra[0]!r}; the signature has {', '.join(sorted(known - {label}))}")
+    labels = np.array([row[label] for row in rows]) if all(label in row for row in rows) else None
+    ids = np.array([row[REQUEST_ID] for row in rows]) if all(REQUEST_ID in row for row in rows) else None
+    return InputFile(inputs, _labels(labels, file), ids)
+
+
+def _parse_line(file: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as e:
+        raise InputError(f"{file}:{number}: not JSON: {e}") from e
+    if not isinstance(row, dict):
+        raise InputError(f"{file}:{number}: expected an object of feature names and values, got {type(row).__name__}")
+    return row
+
+
+def _cell(file: pathlib.Path, number: int, row: Mapping[str, Any], name: str) -> Any:
+    if name not in row:
+        raise InputError(f"{file}: example {number} lacks feature {name!r}; it has {', '.join(sorted(row)) or 'nothing'}")
+    return row[name]
+
+
+def _scalar(value: Any) -> Any:
+    """Text to bytes, ``{"b64": ...}`` to bytes, numbers as they are."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and set(value) == {"b64"}:
+        return base64.b64decode(value["b64"], validate=True)
+    return value
+
+
+def _array(file: pathlib.Path, name: str, values: Sequence[Any], dtype: str) -> np.ndarray:
+    """A flat array of ``dtype`` that holds ``values`` exactly (integers are not rounded, floats not cut)."""
+    try:
+        scalars = [_scalar(v) for v in values]
+    except (binascii.Error, TypeError, ValueError) as e:
+        raise InputError(f"{file}: feature {name!r}: base64 does not decode: {e}") from e
+    if dtype == "string":
+        wrong = next((v for v in scalars if not isinstance(v, bytes)), None)
+        if wrong is not None:
+            raise InputError(f"{file}: feature {name!r} expects text, got {wrong!r}")
+        return np.array(scalars, dtype=object)
+    wrong = next((v for v in scalars if not isinstance(v, (int, float, bool))), None)
+    if wrong is not None:
+        raise InputError(f"{file}: feature {name!r} expects {dtype} numbers, got {wrong!r}")
+    target = np.dtype(dtype)
+    if target.kind in "iu":
+        wrong = next((v for v in scalars if isinstance(v, float)), None)
+        if wrong is not None:
+            raise InputError(f"{file}: feature {name!r} expects {dtype}, got the number {wrong!r}")
+    try:
+        return np.array(scalars, dtype=target)
+    except (OverflowError, ValueError) as e:
+        raise InputError(f"{file}: feature {name!r}: {e} ({dtype} expected)") from e
+
+
+def _dense(file: pathlib.Path, name: str, column: list[Any], dtype: str, shape: Sequence[int | None] | None) -> np.ndarray:
+    flat: list[Any] = []
+    first = _measure(column[0])
+    for number, cell in enumerate(column, 1):
+        if _measure(cell) != first:
+            raise InputError(
+                f"{file}: feature {name!r}: example {number} has shape {_measure(cell)}, example 1 has {first}; "
+                "a dense feature has one shape"
+            )
+        _flatten(cell, flat)
+    array = _array(file, name, flat, dtype).reshape((len(column), *first))
+    if shape is not None and len(shape) == array.ndim + 1 and shape[-1] == 1:
+        array = array[..., None]  # a plain number for an input [B, 1]
+    return array
+
+
+def _measure(cell: Any) -> tuple[int, ...]:
+    shape = []
+    while isinstance(cell, list):
+        shape.append(len(cell))
+        cell = cell[0] if cell else None
+    return tuple(shape)
+
+
+def _flatten(cell: Any, out: list[Any]) -> None:
+    if isinstance(cell, list):
+        for item in cell:
+            _flatten(item, out)
+    else:
+        out.append(cell)
+
+
+def _multi_valued(
+    file: pathlib.Path,
+    name: str,
+    column: list[Any],
+    kind: str,
+    parts: Mapping[str, str],
+    dtypes: Mapping[str, str],
+) -> dict[str, np.ndarray]:
+    cells = [cell if isinstance(cell, list) else [cell] for cell in column]
+    lengths = np.array([len(cell) for cell in cells], np.int64)
+    values = _array(file, name, [v for cell in cells for v in cell], dtypes[parts["values"]])
+    splits = np.concatenate([[0], np.cumsum(lengths)])
+    if kind == "ragged":
+        return {parts["values"]: values, parts["row_splits"]: splits.astype(dtypes[parts["row_splits"]])}
+    rows = np.repeat(np.arange(len(cells)), lengths)
+    columns = np.arange(len(values)) - np.repeat(splits[:-1], lengths)
+    return {
+        parts["values"]: values,
+        parts["indices"]: np.stack([rows, columns], axis=1).astype(np.int64),
+        parts["dense_shape"]: np.array([len(cells), max(1, int(lengths.max(initial=0)))], np.int64),
+    }
+
+
+def _labels(labels: np.ndarray | None, file: pathlib.Path) -> np.ndarray | None:
+    if labels is None:
+        return None
+    try:
+        return np.asarray(labels, np.float32).reshape(-1)
+    except (TypeError, ValueError) as e:
+        raise InputError(f"{file}: labels are not numbers: {e}") from e

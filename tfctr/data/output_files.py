@@ -1,0 +1,81 @@
+"""Writing model outputs to ``.npz`` and ``.jsonl`` files, the mirror of :mod:`tfctr.data.input_files`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+import numpy as np
+
+from tfctr.errors import InputError
+
+
+def flatten_outputs(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Arrays by name: a ragged output gives ``name/values`` and ``name/row_splits``, a sparse one ``name/indices``,
+    ``name/values`` and ``name/dense_shape``, any other its own array."""
+    flat: dict[str, np.ndarray] = {}
+    for name, value in outputs.items():
+        if hasattr(value, "row_splits"):
+            flat[f"{name}/values"], flat[f"{name}/row_splits"] = np.asarray(value.values), np.asarray(value.row_splits)
+        elif hasattr(value, "dense_shape"):
+            for part in ("indices", "values", "dense_shape"):
+                flat[f"{name}/{part}"] = np.asarray(getattr(value, part))
+        else:
+            flat[name] = np.asarray(value)
+    return flat
+
+
+def write_outputs(path: str, outputs: Mapping[str, Any]) -> None:
+    """Writes ``outputs`` to ``path`` (``.npz`` or ``.jsonl``) under a temporary name, then renames it."""
+    file = pathlib.Path(path)
+    if file.suffix not in (".npz", ".jsonl"):
+        raise InputError(f"{path}: an output file is .npz or .jsonl")
+    if not file.parent.is_dir():
+        raise InputError(f"{path}: folder {file.parent} does not exist")
+    temporary = file.with_name(f".{file.name}.tmp-{os.getpid()}")
+    try:
+        if file.suffix == ".npz":
+            with temporary.open("wb") as out:
+                np.savez(out, allow_pickle=True, **flatten_outputs(outputs))  # type: ignore[arg-type]
+        else:
+            with temporary.open("w", encoding="utf-8") as lines:
+                write_lines(lines, outputs)
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_lines(lines: TextIO, outputs: Mapping[str, Any]) -> None:
+    """One JSON object per row: output name to value, lists for rows with several values."""
+    columns = {name: _rows(value) for name, value in outputs.items()}
+    for i in range(max((len(rows) for rows in columns.values()), default=0)):
+        row = {name: _plain(rows[i]) for name, rows in columns.items() if i < len(rows)}
+        lines.write(json.dumps(row) + "\n")
+
+
+def _rows(value: Any) -> list[Any]:
+    if hasattr(value, "row_splits"):
+        values, splits = np.asarray(value.values), np.asarray(value.row_splits)
+        return [values[a:b] for a, b in zip(splits[:-1], splits[1:], strict=True)]
+    if hasattr(value, "dense_shape"):
+        indices, values = np.asarray(value.indices), np.asarray(value.values)
+        return [values[indices[:, 0] == i] for i in range(int(np.asarray(value.dense_shape)[0]))]
+    array = np.asarray(value)
+    return list(array) if array.ndim else [array]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return [_plain(v) for v in value] if value.ndim else _plain(value.item())
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"b64": base64.b64encode(value).decode()}
+    if isinstance(value, np.generic):
+        return float(value) if value.dtype.kind not in "biuOSU" else value.item()
+    return value

@@ -1,0 +1,1 @@
+"""Measuring and comparing models: paired timing, stock TensorFlow as referee, output comparison."""
