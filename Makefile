@@ -1,0 +1,50 @@
+# Everything a developer runs. Each target does its own set-up (.venv, pinned dependencies, C++ build) and skips what
+# is there already. `make help` lists them.
+PY := .venv/bin/python
+PYTEST := $(PY) -m pytest
+# Two worker processes: TensorFlow is imported twice, and both cores are used. One file stays in one worker.
+PYTEST_ARGS ?= -n 2 --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-long check check-native lint format bench clean
+
+help:  ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+setup:  ## .venv with the pinned dependencies
+	@tools/setup.sh
+
+build: setup  ## The C++ libraries, and the command `tfctr` in .venv/bin
+	@tools/build.sh
+
+demo: build  ## Train a Wide & Deep, convert it, compare and benchmark; DATA=DIR runs it on MovieLens-100k
+	@$(PY) examples/demo.py $(if $(DATA),--data $(DATA))
+
+test: build  ## All tests but the long ones (ARGS=... goes to pytest)
+	@$(PYTEST) $(PYTEST_ARGS) -m "not long" $(ARGS)
+
+test-long: build  ## The long tests too
+	@$(PYTEST) $(PYTEST_ARGS) $(ARGS)
+
+check: build lint check-native  ## Linters, types, import directions, C++ tests under sanitizers
+
+lint: build
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@git ls-files 'tfctr/*.cc' 'tfctr/*.h' 'benchmarks/*.cc' 'benchmarks/*.h' | xargs -r .venv/bin/clang-format --dry-run --Werror
+	@$(PYTEST) -q -p no:cacheprovider tests/test_layering.py
+
+check-native: setup  ## The C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@tools/check_native.sh
+
+format: build  ## Reformat Python and C++
+	@$(PY) -m ruff check --fix-only --quiet .
+	@$(PY) -m ruff format .
+	@git ls-files 'tfctr/*.cc' 'tfctr/*.h' 'benchmarks/*.cc' 'benchmarks/*.h' | xargs -r .venv/bin/clang-format -i
+
+bench: build  ## The benchmarks against stock TensorFlow (peers: see benchmarks/README.md)
+	@$(PY) -m benchmarks.run $(ARGS)
+
+clean:  ## Remove what was built (not .venv)
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache tfctr/core/*.so

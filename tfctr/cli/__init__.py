@@ -1,0 +1,1 @@
+"""The command `tfctr`: one module per subcommand, each with `add_parser(subparsers)` and `run(args) -> exit code`."""

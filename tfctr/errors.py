@@ -1,0 +1,52 @@
+"""The few error classes of tfctr. Each carries the exit code the command line ends with.
+
+A message is one line that names the input, model, feature or file, what came and what was expected.
+"""
+
+
+class TfctrError(Exception):
+    """Base class: everything tfctr raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(TfctrError):
+    """Bad arguments: a missing path, no SavedModel there, an unknown tag or signature, an output that exists."""
+
+    exit_code = 2
+
+
+class InputError(TfctrError):
+    """Input data that does not fit the model: names the feature, what came and what was expected."""
+
+    exit_code = 2
+
+
+class CorruptFileError(TfctrError):
+    """A file whose checksum, size or header is wrong: names the file and what was expected."""
+
+    exit_code = 2
+
+
+class VersionError(TfctrError, ImportError):
+    """A version that does not fit, such as another TensorFlow minor release: names both versions."""
+
+    exit_code = 2
+
+
+class OutputsDifferError(TfctrError):
+    """Two models give different outputs for the same inputs."""
+
+    exit_code = 3
+
+
+class StrictRefusal(TfctrError):  # noqa: N818 - a refusal asked for by the user, not a fault
+    """`--strict` or `--require-fused` asked for something that did not hold; nothing was written."""
+
+    exit_code = 4
+
+
+class InternalError(TfctrError):
+    """A broken promise inside tfctr itself; please report it."""
+
+    exit_code = 1
