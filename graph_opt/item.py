@@ -1,0 +1,168 @@
+"""GraphItem: one model on its way through the passes.
+
+A pass takes a GraphItem and changes it; the pipeline keeps a copy (:meth:`GraphItem.copy`) to go back to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from graph_opt.lookup_spec import CopySpec, LookupSpec, OutputSpec, Placement
+from graph_opt.view import canonical, node_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointRef:
+    """Where a variable's value lies in the checkpoint: its key, and RestoreV2's slice text ("" = the whole tensor)."""
+
+    key: str
+    slice: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoreFile:
+    """One file of the bundle's store. Its index in ``GraphItem.files`` is the index ops use.
+
+    kind: "table" or "vocab". path: where it lies now (a temporary folder until the bundle is written).
+    name: for people (variable or vocabulary name). dtype: value dtype of a table, key dtype ("string", "int64") of a vocabulary.
+    shape: of the tensor; (entries,) of a vocabulary. source: checkpoint key, constant or asset it was made from.
+    fingerprint: identifies the contents (checked when the store opens the file).
+    """
+
+    kind: str
+    path: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    source: str
+    bytes: int = 0
+    fingerprint: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartitionGroup:
+    """The parts of one PartitionedVariable: their table nodes in order, and their rows."""
+
+    name: str
+    nodes: tuple[str, ...]
+    rows: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FusedGroup:
+    """One ``TfctrFusedLookup`` node, as objects: what its ``spec`` attr was made from.
+
+    bind: graph tensor -> "arg:J" (or "in:K" in a packed signature).
+    """
+
+    node: str
+    lookups: tuple[tuple[LookupSpec, Placement], ...]
+    outputs: tuple[OutputSpec, ...]
+    bind: dict[str, str]
+    copies: tuple[tuple[CopySpec, Placement], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MutableState:
+    """State that stays in the graph because the serving path writes it or can't be frozen, and why.
+
+    node: VarHandleOp, VariableV2 or table node. kind: "variable" or "table". keys: checkpoint keys (one for a
+    variable, keys and values for a table); empty where the checkpoint has none.
+    """
+
+    node: str
+    kind: str
+    reason: str
+    keys: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass
+class GraphItem:
+    """A flat graph with everything that must survive (see the fields).
+
+    graph_def: signature calls inlined; control flow (If, While) stays functional, its bodies are in the library.
+    signatures: every signature of the MetaGraph, by name. optimise: those that passes may change; the others are kept working.
+    init_op: node that initialises tables and asset paths, None where there is none. assets: asset_file_def entries.
+    variables: VarHandleOp / VariableV2 node -> place in the checkpoint. restored_tables: mutable table node -> (keys, values) keys.
+    files: store files so far. store_node: name of the TfctrStore node, "" until a table or vocabulary needs it.
+    store_name: the store's shared_name, unique per bundle. work_dir: temporary folder for the files.
+    """
+
+    graph_def: graph_pb2.GraphDef
+    signatures: dict[str, meta_graph_pb2.SignatureDef]
+    optimise: tuple[str, ...] = ()
+    init_op: str | None = None
+    assets: list[meta_graph_pb2.AssetFileDef] = dataclasses.field(default_factory=list)
+    source_path: Path | None = None
+    tags: tuple[str, ...] = ()
+    variables: dict[str, CheckpointRef] = dataclasses.field(default_factory=dict)
+    restored_tables: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    files: list[StoreFile] = dataclasses.field(default_factory=list)
+    store_node: str = ""
+    store_name: str = ""
+    work_dir: Path | None = None
+    tables: dict[str, int] = dataclasses.field(default_factory=dict)
+    partitions: list[PartitionGroup] = dataclasses.field(default_factory=list)
+    groups: list[FusedGroup] = dataclasses.field(default_factory=list)
+    packed: dict[str, str] = dataclasses.field(default_factory=dict)
+    mutable_state: list[MutableState] = dataclasses.field(default_factory=list)
+
+    def copy(self) -> GraphItem:
+        """An independent copy (files on disk are shared: they are never changed once written)."""
+        graph_def = graph_pb2.GraphDef()
+        graph_def.CopyFrom(self.graph_def)
+        signatures = {}
+        for name, signature in self.signatures.items():
+            signatures[name] = meta_graph_pb2.SignatureDef()
+            signatures[name].CopyFrom(signature)
+        return dataclasses.replace(
+            self,
+            graph_def=graph_def,
+            signatures=signatures,
+            assets=list(self.assets),
+            variables=dict(self.variables),
+            restored_tables=dict(self.restored_tables),
+            files=list(self.files),
+            tables=dict(self.tables),
+            partitions=list(self.partitions),
+            groups=list(self.groups),
+            packed=dict(self.packed),
+            mutable_state=list(self.mutable_state),
+        )
+
+    def feeds(self, signature: str | None = None) -> list[str]:
+        """Input tensors of one signature (of all, where None), without repeats."""
+        return self._tensors("inputs", signature)
+
+    def fetches(self, signature: str | None = None) -> list[str]:
+        """Output tensors of one signature (of all, where None), without repeats."""
+        return self._tensors("outputs", signature)
+
+    def keep(self) -> set[str]:
+        """Names of nodes that must not be removed or change meaning: feeds, fetches, init op and asset tensors."""
+        tensors = self.feeds() + self.fetches() + [asset.tensor_info.name for asset in self.assets]
+        return {node_of(t) for t in tensors} | ({self.init_op} if self.init_op else set())
+
+    def _tensors(self, side: str, signature: str | None) -> list[str]:
+        chosen = self.signatures.values() if signature is None else [self.signatures[signature]]
+        names = (t for s in chosen for info in getattr(s, side).values() for t in tensor_names(info))
+        return list(dict.fromkeys(names))
+
+
+def tensor_names(info: meta_graph_pb2.TensorInfo) -> list[str]:
+    """The graph tensors behind a TensorInfo: one for a dense tensor, the parts of a sparse or composite one."""
+    encoding = info.WhichOneof("encoding")
+    if encoding == "name":
+        return [canonical(info.name)]
+    if encoding == "coo_sparse":
+        sparse = info.coo_sparse
+        names: Iterable[str] = (sparse.values_tensor_name, sparse.indices_tensor_name, sparse.dense_shape_tensor_name)
+        return [canonical(n) for n in names]
+    if encoding == "composite_tensor":
+        return [name for part in info.composite_tensor.components for name in tensor_names(part)]
+    return []
