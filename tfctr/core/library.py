@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfctr.errors import InternalError, VersionError
+from tfctr.errors import InternalError, UsageError, VersionError
 from tfctr.version import TENSORFLOW_MINOR, __version__
 
 OPS_LIBRARY = Path(__file__).resolve().parent / "libtfctr_ops.so"
@@ -76,6 +76,23 @@ def load() -> Any:
             except tf.errors.OpError as error:
                 raise InternalError(f"the op library does not load: {OPS_LIBRARY}: {error.message}") from error
         return _ops
+
+
+def load_op_libraries(paths: Sequence[str]) -> None:
+    """Registers a user's own op libraries (`--op-library`), as models with custom ops need.
+
+    Raises:
+      UsageError: a path is missing or is no op library for this TensorFlow.
+    """
+    import tensorflow as tf
+
+    for path in paths:
+        if not Path(path).is_file():
+            raise UsageError(f"{path}: no such op library")
+        try:
+            tf.load_op_library(path)
+        except tf.errors.OpError as error:
+            raise UsageError(f"{path}: is not an op library that TensorFlow {tf.__version__} can load: {error.message}") from error
 
 
 def native() -> ModuleType:

@@ -1,8 +1,8 @@
 """Reading model inputs from ``.npz`` and ``.jsonl`` files.
 
-``.npz`` holds one array per signature input name. ``.jsonl`` holds one example per line: a JSON object from feature name to
-a value, a list for a multi-valued feature, ``{"b64": "..."}`` for bytes. In both, the column ``label`` holds labels and
-``request_id`` names requests; neither reaches the model unless the signature has an input of that name.
+``.npz`` holds one array per signature input name. ``.jsonl`` holds one example per line: a JSON object from feature name
+to a value, a list for a multi-valued feature, ``{"b64": "..."}`` for bytes. In both, the column ``label`` holds labels
+and ``request_id`` names requests; neither reaches the model unless the signature has an input of that name.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def _read_npz(file: pathlib.Path, info: Mapping[str, Any], label: str) -> InputF
 
 
 def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str) -> InputFile:
-    rows = [_parse_line(file, number, line) for number, line in enumerate(file.read_bytes().splitlines(), 1) if line.strip()]
+    rows = [
+        _parse_line(file, number, line) for number, line in enumerate(file.read_bytes().splitlines(), 1) if line.strip()
+    ]
     if not rows:
         raise InputError(f"{file}: holds no example")
     dtypes = {entry["name"]: entry["dtype"] for entry in info["inputs"]}
@@ -80,7 +82,9 @@ def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str) -> Inpu
             inputs |= _multi_valued(file, name, column, feature["kind"], parts, dtypes)
     extra = sorted({key for row in rows for key in row} - known)
     if extra:
-        raise InputError(f"{file}: unknown feature {extra[0]!r}; the signature has {', '.join(sorted(known - {label}))}")
+        raise InputError(
+            f"{file}: unknown feature {extra[0]!r}; the signature has {', '.join(sorted(known - {label}))}"
+        )
     labels = np.array([row[label] for row in rows]) if all(label in row for row in rows) else None
     ids = np.array([row[REQUEST_ID] for row in rows]) if all(REQUEST_ID in row for row in rows) else None
     return InputFile(inputs, _labels(labels, file), ids)
@@ -98,7 +102,9 @@ def _parse_line(file: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
 
 def _cell(file: pathlib.Path, number: int, row: Mapping[str, Any], name: str) -> Any:
     if name not in row:
-        raise InputError(f"{file}: example {number} lacks feature {name!r}; it has {', '.join(sorted(row)) or 'nothing'}")
+        raise InputError(
+            f"{file}: example {number} lacks feature {name!r}; it has {', '.join(sorted(row)) or 'nothing'}"
+        )
     return row[name]
 
 
@@ -136,7 +142,9 @@ def _array(file: pathlib.Path, name: str, values: Sequence[Any], dtype: str) -> 
         raise InputError(f"{file}: feature {name!r}: {e} ({dtype} expected)") from e
 
 
-def _dense(file: pathlib.Path, name: str, column: list[Any], dtype: str, shape: Sequence[int | None] | None) -> np.ndarray:
+def _dense(
+    file: pathlib.Path, name: str, column: list[Any], dtype: str, shape: Sequence[int | None] | None
+) -> np.ndarray:
     flat: list[Any] = []
     first = _measure(column[0])
     for number, cell in enumerate(column, 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import pathlib
@@ -60,7 +61,7 @@ def write_lines(lines: TextIO, outputs: Mapping[str, Any]) -> None:
 def _rows(value: Any) -> list[Any]:
     if hasattr(value, "row_splits"):
         values, splits = np.asarray(value.values), np.asarray(value.row_splits)
-        return [values[a:b] for a, b in zip(splits[:-1], splits[1:], strict=True)]
+        return [values[a:b] for a, b in itertools.pairwise(splits)]
     if hasattr(value, "dense_shape"):
         indices, values = np.asarray(value.indices), np.asarray(value.values)
         return [values[indices[:, 0] == i] for i in range(int(np.asarray(value.dense_shape)[0]))]

@@ -1,7 +1,7 @@
 """Choosing rows (examples) of a request: arrays by input name in, arrays by input name out.
 
-``info`` is a signature's entry of the manifest: ``inputs`` (name, dtype, shape) and ``features`` (which inputs are the parts
-of one dense, sparse or ragged feature).
+``info`` is a signature's entry of the manifest: ``inputs`` (name, dtype, shape) and ``features`` (which inputs are the
+parts of one dense, sparse or ragged feature).
 """
 
 from __future__ import annotations

@@ -33,8 +33,12 @@ def compare_outputs(
     rtol: float = RTOL,
 ) -> list[OutputDifference]:
     """One entry per output of ``stock`` (and per output that only ``ours`` has), in ``stock``'s order."""
-    found = [_compare(name, np.asarray(ours[name]), np.asarray(b), atol, rtol) if name in ours else _missing(name, b, "ours lacks it")
-             for name, b in stock.items()]  # fmt: skip
+    found = []
+    for name, b in stock.items():
+        if name in ours:
+            found.append(_compare(name, np.asarray(ours[name]), np.asarray(b), atol, rtol))
+        else:
+            found.append(_missing(name, b, "ours lacks it"))
     return found + [_missing(name, a, "stock lacks it") for name, a in ours.items() if name not in stock]
 
 

@@ -30,7 +30,12 @@ class Timing:
         return float(np.percentile(self.samples_ms, 99))
 
     def as_dict(self) -> dict[str, float]:
-        return {"min_ms": self.min_ms, "median_ms": self.median_ms, "p99_ms": self.p99_ms, "rounds": len(self.samples_ms)}
+        return {
+            "min_ms": self.min_ms,
+            "median_ms": self.median_ms,
+            "p99_ms": self.p99_ms,
+            "rounds": len(self.samples_ms),
+        }
 
 
 def measure_paired(

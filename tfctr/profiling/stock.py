@@ -24,7 +24,9 @@ class StockSession:
       threads: intra-op and inter-op threads; None = TensorFlow's default.
     """
 
-    def __init__(self, path: str, info: Mapping[str, Any], tags: Sequence[str] = ("serve",), threads: int | None = 1) -> None:
+    def __init__(
+        self, path: str, info: Mapping[str, Any], tags: Sequence[str] = ("serve",), threads: int | None = 1
+    ) -> None:
         config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
         if threads is not None:
             config.intra_op_parallelism_threads = threads
@@ -84,6 +86,6 @@ class StockFunction:
 
 def _output_tensors(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(flat output name, tensor) of one manifest output; composite outputs have one tensor per part."""
-    if "parts" in entry and entry["parts"]:
+    if entry.get("parts"):
         return [(f"{entry['name']}/{part}", tensor) for part, tensor in entry["parts"].items()]
     return [(entry["name"], entry["tensor"])]

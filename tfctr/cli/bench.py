@@ -1,0 +1,180 @@
+"""``tfctr bench``: how much faster a bundle is than the SavedModel it was made from."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tfctr.cli import common
+from tfctr.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+HELP = "time a bundle against its original, paired, in one process"
+DESCRIPTION = """Times whole predict calls (dict of NumPy arrays in, NumPy arrays out) of a bundle and of the original
+SavedModel under stock TensorFlow (Session callable and tf.function, default grappler), in turn, in one process.
+
+  tfctr bench bundle/ --baseline model/ --batch 32,256 --threads 1"""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "bench", help=HELP, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("path", metavar="BUNDLE", help="bundle (or SavedModel) to time")
+    parser.add_argument("--baseline", required=True, metavar="SAVED_MODEL", help="the original to compare with")
+    common.add_inputs_option(parser)
+    parser.add_argument("--batch", default="32,256", metavar="N,N", help="rows per call (default: 32,256)")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="intra-op threads of each side (default: 1)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=100, metavar="N", help="measured rounds per batch size (default: 100)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    common.add_model_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    batches = _batches(args.batch)
+    if args.rounds < 5 or args.threads < 1:
+        raise UsageError("--rounds must be at least 5 and --threads at least 1")
+    _limit_threads(args.threads)
+    ours = common.open_model(args, args.path)
+    stock = common.open_model(args, args.baseline)
+    signature = ours.signature(args.signature)
+    figures = measure(ours, stock, signature, batches, args)
+    if args.json:
+        common.print_json({"signature": signature, "threads": args.threads, "batches": figures})
+    else:
+        _print(figures)
+    return 0
+
+
+def _batches(text: str) -> list[int]:
+    try:
+        batches = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--batch {text!r}: expected numbers separated by commas, such as 32,256") from None
+    if min(batches) < 1:
+        raise UsageError(f"--batch {text!r}: a batch has at least 1 row")
+    return batches
+
+
+def _limit_threads(threads: int) -> None:
+    """tf.function uses the process's pools; they can be sized only before TensorFlow's first op."""
+    import tensorflow as tf
+
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError:
+        common.remarks().print(
+            "TensorFlow already runs in this process: the tf.function baseline keeps its thread pools"
+        )
+
+
+def measure(
+    ours: common.Model, stock: common.Model, signature: str, batches: list[int], args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Per batch size: timings by contestant, the ratio to the faster stock way, op times."""
+    from tfctr.profiling.paired import measure_paired, ratio
+    from tfctr.profiling.stock import StockSession
+
+    info = stock.info(signature)
+    session = StockSession(stock.path, info, stock.tags, args.threads)
+    served = ours.serve(signature, args.threads)
+    figures = []
+    try:
+        function = _stock_function(stock, info, signature)
+        for batch in batches:
+            inputs = _inputs(stock, signature, batch, args.inputs)
+            calls = _calls(served, session, function, inputs)
+            timings = measure_paired(calls, rounds=args.rounds)
+            best = min((t for name, t in timings.items() if name != "tfctr"), key=lambda t: t.median_ms)
+            figures.append(
+                {
+                    "batch": batch,
+                    "timings": {name: timing.as_dict() for name, timing in timings.items()},
+                    "fastest_stock": best.name,
+                    "speedup": ratio(best, timings["tfctr"]),
+                    "op_time_us": _op_times(served, session, inputs),
+                }
+            )
+    finally:
+        session.close()
+        served.close()
+    return figures
+
+
+def _stock_function(stock: common.Model, info: Mapping[str, Any], signature: str) -> Any:
+    """The tf.function way, where the SavedModel offers it (some TF1 signatures with sparse inputs do not)."""
+    from tfctr.profiling.stock import StockFunction
+
+    try:
+        return StockFunction(stock.path, info, signature, stock.tags)
+    except (UsageError, ValueError) as e:
+        common.remarks().print(f"no tf.function baseline: {e}")
+        return None
+
+
+def _inputs(model: common.Model, signature: str, batch: int, file: str | None) -> dict[str, np.ndarray]:
+    if file is None:
+        return model.generate(signature, batch)
+    import numpy as np
+
+    from tfctr.data import count_rows, take_rows
+
+    arrays = model.read_inputs(file, signature).inputs
+    rows = count_rows(arrays, model.info(signature))
+    if rows == 0:
+        raise UsageError(f"{file}: holds no row to repeat to a batch of {batch}")
+    return take_rows(arrays, model.info(signature), np.arange(batch) % rows)
+
+
+def _calls(served: Any, session: Any, function: Any, inputs: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    calls: dict[str, Callable[[], object]] = {
+        "tfctr": lambda: served.predict(inputs),
+        "stock Session": lambda: session.predict(inputs),
+    }
+    if function is not None:
+        calls["stock tf.function"] = lambda: function.predict(inputs)
+    return calls
+
+
+def _op_times(served: Any, session: Any, inputs: dict[str, Any], repeats: int = 4) -> dict[str, float]:
+    """Sum of op times of one call, best of ``repeats`` traced calls."""
+    return {
+        "tfctr": min(sum(served.op_times_us(inputs).values()) for _ in range(repeats)),
+        "stock Session": min(sum(session.op_times_us(inputs).values()) for _ in range(repeats)),
+    }
+
+
+def _print(figures: list[dict[str, Any]]) -> None:
+    numbers = ("rows", "min ms", "median ms", "p99 ms", "op time ms")
+    table = common.table(
+        "Whole predict call", "rows", "model", "min ms", "median ms", "p99 ms", "op time ms", right=numbers
+    )
+    for figure in figures:
+        for name, t in figure["timings"].items():
+            op_time = figure["op_time_us"].get(name)
+            table.add_row(
+                str(figure["batch"]),
+                name,
+                f"{t['min_ms']:.3f}",
+                f"{t['median_ms']:.3f}",
+                f"{t['p99_ms']:.3f}",
+                "" if op_time is None else f"{op_time / 1e3:.3f}",
+            )
+    console = common.results()
+    console.print(table)
+    for figure in figures:
+        s = figure["speedup"]
+        console.print(
+            f"{figure['batch']} rows: [bold]{s['median']:.1f}x[/] as fast as {figure['fastest_stock']} by median "
+            f"(min {s['min']:.1f}x, p99 {s['p99']:.1f}x)"
+        )

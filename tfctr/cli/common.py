@@ -1,0 +1,143 @@
+"""What several commands share: opening a model of either kind, its inputs, and how results are printed.
+
+Results go to stdout; progress and remarks go to stderr, so that ``--json`` output can be piped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import rich.console
+import rich.table
+
+from tfctr.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tfctr.data import InputFile
+    from tfctr.serving import ServingSession
+
+
+def remarks() -> rich.console.Console:
+    """The console for people: stderr."""
+    return rich.console.Console(stderr=True, highlight=False)
+
+
+def results() -> rich.console.Console:
+    """The console for results: stdout."""
+    return rich.console.Console(highlight=False)
+
+
+def print_json(value: object) -> None:
+    json.dump(value, sys.stdout, indent=2, default=str)
+    sys.stdout.write("\n")
+
+
+def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> rich.table.Table:
+    """An empty table; ``right`` names the columns that hold numbers."""
+    made = rich.table.Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def add_model_options(parser: argparse.ArgumentParser, *, signature: bool = True) -> None:
+    """The options by which every command chooses what it reads of a model."""
+    if signature:
+        parser.add_argument(
+            "--signature", "-s", default=None, metavar="S", help="signature (default: serving_default, or the only one)"
+        )
+    parser.add_argument(
+        "--tags", default="serve", metavar="T", help="tags of the MetaGraph, separated by commas (default: serve)"
+    )
+    parser.add_argument(
+        "--op-library",
+        action="append",
+        default=[],
+        metavar="LIB.so",
+        help="load this library of custom ops first (repeatable)",
+    )
+
+
+def add_inputs_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--inputs",
+        metavar="FILE",
+        help=".npz (arrays by input name) or .jsonl (one example per line); without it inputs are generated from "
+        "the signature, the tables' sizes and the vocabularies",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A SavedModel or bundle as the commands see it; ``manifest`` has ``signatures`` and ``store`` in either case."""
+
+    path: str
+    is_bundle: bool
+    manifest: Mapping[str, Any]
+    tags: tuple[str, ...]
+    op_libraries: tuple[str, ...]
+
+    def signature(self, wanted: str | None) -> str:
+        """The signature's name: the wanted one, else serving_default, else the only one."""
+        names = list(self.manifest["signatures"])
+        if wanted is None:
+            wanted = "serving_default" if "serving_default" in names or len(names) != 1 else names[0]
+        if wanted not in names:
+            raise UsageError(f"{self.path}: no signature {wanted!r}; it has {', '.join(names) or 'none'}")
+        return wanted
+
+    def info(self, signature: str) -> Mapping[str, Any]:
+        info: Mapping[str, Any] = self.manifest["signatures"][signature]
+        return info
+
+    def serve(self, signature: str, threads: int = 1) -> ServingSession:
+        import tfctr
+
+        return tfctr.ServingSession(
+            self.path,
+            signature=signature,
+            tags=self.tags,
+            intra_op_threads=threads,
+            op_libraries=self.op_libraries,
+            features=None if self.is_bundle else self.info(signature)["features"],
+        )
+
+    def read_inputs(self, file: str, signature: str, label: str = "label") -> InputFile:
+        from tfctr.data import read_inputs
+
+        return read_inputs(file, self.info(signature), label)
+
+    def generate(self, signature: str, rows: int, seed: int = 0) -> dict[str, np.ndarray]:
+        from tfctr.bundle.sample_inputs import generate
+
+        return generate(self.info(signature), rows, seed)
+
+
+def split_tags(text: str) -> tuple[str, ...]:
+    tags = tuple(tag for tag in text.split(",") if tag)
+    if not tags:
+        raise UsageError("--tags is empty; a SavedModel for serving has the tag 'serve'")
+    return tags
+
+
+def open_model(args: argparse.Namespace, path: str) -> Model:
+    """Reads what the commands need to know of ``path``: a bundle's manifest, or an analysis of a plain SavedModel."""
+    import tfctr  # noqa: F401 - checks TensorFlow's version and loads the op library
+    from tfctr.bundle.reader import is_bundle, read_manifest
+    from tfctr.core.library import load_op_libraries
+
+    tags = split_tags(args.tags)
+    load_op_libraries(args.op_library)
+    if is_bundle(path):
+        return Model(path, True, read_manifest(path), tags, tuple(args.op_library))
+    import graph_opt
+
+    analysed = graph_opt.analyse(path, tags)
+    return Model(analysed["path"], False, analysed, tags, tuple(args.op_library))
