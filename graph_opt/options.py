@@ -1,0 +1,40 @@
+"""Options of a conversion, with units in the names."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from graph_opt.report import Pass
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertOptions:
+    """What ``convert`` does; every field has the default of the command line.
+
+    signatures: those to optimise; empty = all of the chosen MetaGraph (the others survive unoptimised).
+    tags: of the MetaGraph; None = "serve", and an error where there are several.
+    disable: names of passes to leave out (``tfctr passes`` lists them).
+    extra_passes: passes of the user's own, run after the lookups are fused and before inputs are packed.
+    samples: file of inputs (.npz or .jsonl) to compare outputs on, instead of generated ones.
+    op_libraries: libraries with the model's own custom ops, loaded before anything else.
+    strict: raise StrictRefusal, and write nothing, where a pass raises, breaks the graph or a lookup fails its proof.
+    require_fused: shell patterns; StrictRefusal unless every lookup whose name matches was fused and each pattern matches one.
+    force: replace an existing output folder (see ``tfctr.bundle.writer``).
+    verify_passes: check the graph between passes. dense_limit_bytes: dense variables above it become table files
+    instead of constants. sample_rows: rows of generated inputs. seed: of generated inputs and probes.
+    """
+
+    signatures: tuple[str, ...] = ()
+    tags: tuple[str, ...] | None = None
+    disable: tuple[str, ...] = ()
+    extra_passes: tuple[Pass, ...] = ()
+    samples: Path | None = None
+    op_libraries: tuple[Path, ...] = ()
+    strict: bool = False
+    require_fused: tuple[str, ...] = ()
+    force: bool = False
+    verify_passes: bool = True
+    dense_limit_bytes: int = 16 << 20
+    sample_rows: int = 32
+    seed: int = 1
