@@ -92,7 +92,9 @@ def load_op_libraries(paths: Sequence[str]) -> None:
         try:
             tf.load_op_library(path)
         except tf.errors.OpError as error:
-            raise UsageError(f"{path}: is not an op library that TensorFlow {tf.__version__} can load: {error.message}") from error
+            raise UsageError(
+                f"{path}: is not an op library that TensorFlow {tf.__version__} can load: {error.message}"
+            ) from error
 
 
 def native() -> ModuleType:

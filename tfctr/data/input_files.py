@@ -1,8 +1,8 @@
 """Reading model inputs from ``.npz`` and ``.jsonl`` files.
 
-``.npz`` holds one array per signature input name. ``.jsonl`` holds one example per line: a JSON object from feature name
-to a value, a list for a multi-valued feature, ``{"b64": "..."}`` for bytes. In both, the column ``label`` holds labels
-and ``request_id`` names requests; neither reaches the model unless the signature has an input of that name.
+``.npz`` holds one array per signature input name. ``.jsonl`` holds one example per line, a JSON object from feature
+name to a value, a list for a multi-valued feature, ``{"b64": "..."}`` for bytes. In both, the column ``label`` holds
+labels and ``request_id`` names requests; neither reaches the model unless the signature has an input of that name.
 """
 
 from __future__ import annotations

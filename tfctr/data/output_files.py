@@ -42,9 +42,12 @@ def write_outputs(path: str, outputs: Mapping[str, Any]) -> None:
         if file.suffix == ".npz":
             with temporary.open("wb") as out:
                 np.savez(out, allow_pickle=True, **flatten_outputs(outputs))  # type: ignore[arg-type]
+                os.fsync(out.fileno())
         else:
             with temporary.open("w", encoding="utf-8") as lines:
                 write_lines(lines, outputs)
+                lines.flush()
+                os.fsync(lines.fileno())
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
