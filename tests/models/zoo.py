@@ -10,10 +10,22 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from tests.models import keras_onehot, no_lookup, partitioned, sparse  # noqa: E402
+from tests.models import (  # noqa: E402
+    computed_ids,
+    keras_onehot,
+    keras_sequences,
+    no_lookup,
+    partitioned,
+    ragged,
+    sparse,
+    structure,
+    vocabularies,
+)
 from tests.models.base import BuiltModel, ModelBuilder, read_build, save_build  # noqa: E402
 
-_MODULES = (sparse, keras_onehot, no_lookup, partitioned)
+_MODULES = (
+    sparse, ragged, keras_onehot, keras_sequences, vocabularies, partitioned, computed_ids, structure, no_lookup
+)  # fmt: skip
 MODELS: dict[str, ModelBuilder] = {b.name: b for module in _MODULES for b in module.BUILDERS}
 
 
