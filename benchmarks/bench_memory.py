@@ -2,9 +2,9 @@
 
 Run: python -m benchmarks.bench_memory [--json FILE] [--table-gb 4]
 
-Each measurement runs in a process of its own. Floors: four more sessions on a bundle of 1 GB of tables and a 1M-string
-vocabulary, after 100 calls each, take at most 5 % of the tables' bytes as anonymous memory; converting a model with a 4 GB
-table peaks at most 1 GB above the process after import; loading that bundle takes under 1 s.
+Each measurement runs in a process of its own. Floors: four more sessions on a bundle of 1 GB of tables and a
+1M-string vocabulary, after 100 calls each, take at most 5 % of the tables' bytes as anonymous memory; converting a
+model with a 4 GB table peaks at most 1 GB above the process after import; loading that bundle takes under 1 s.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Whole predict call, stock TensorFlow against the bundle: the headline figure.
 
-Run: python -m benchmarks.bench_predict [--json FILE] [--points 40/32,40/256,100/256,200/512] [--threads 1] [--rounds 60]
+Run: python -m benchmarks.bench_predict [--json FILE] [--points 40/32,40/256,100/256,200/512] [--threads 1]
+  [--rounds 60]
 
-F features of 1-3 ids per row (Zipf 1.05 over 100,000 rows of width 16, mean), tower 256-128-1. Contestants take turns in one
-process: a dict of NumPy arrays in, NumPy arrays out. Stock is the faster of the Session callable and tf.function, default
-grappler. Also counted: operations executed for the embedding part, and the time of converting the 200-feature model.
+F features of 1-3 ids per row (Zipf 1.05 over 100,000 rows of width 16, mean), tower 256-128-1. Contestants take
+turns in one process: a dict of NumPy arrays in, NumPy arrays out. Stock is the faster of the Session callable and
+tf.function, default grappler. Also counted: operations executed for the embedding part, and the time of converting
+the 200-feature model.
 """
 
 from __future__ import annotations
