@@ -15,7 +15,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_set>
+#include <type_traits>
 #include <vector>
 
 #include "tfctr/core/export.h"
@@ -174,7 +174,7 @@ class TFCTR_EXPORT VocabWriter {
   std::vector<VocabFile::Int64Slot> entries_;  // int64 keys
   std::vector<uint32_t> index_;                // growing open-addressing index of entry + 1, to find duplicates
   template <typename Same>
-  bool Claim(uint64_t hash, const Same& same);
+  uint32_t Claim(uint64_t hash, const Same& same);
   void Grow();
   uint64_t EntryHash(uint32_t entry) const;
 };
