@@ -1,0 +1,156 @@
+"""Bad input to the command line: one line on stderr that names what is wrong, the exit code, nothing left behind."""
+
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.models.zoo import build
+from tfctr.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build("a_safe_sparse_one", tmp_path_factory.mktemp("zoo")).path)
+
+
+@pytest.fixture(scope="module")
+def bundle(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = str(tmp_path_factory.mktemp("bundles") / "one")
+    assert main(["convert", model, out, "--strict"]) == 0
+    return out
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    def call(*argv: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = main(list(argv))
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def refused(result: tuple[int, str, str], code: int, *words: str) -> None:
+    """The exit code is ``code``, stderr ends in one line that holds ``words``, and there is no traceback."""
+    got, _, err = result
+    last = err.strip().splitlines()[-1] if err.strip() else ""
+    assert got == code, (got, err)
+    assert "Traceback" not in err
+    for word in words:
+        assert word in last, (word, last)
+
+
+def test_a_missing_path(run: Run, tmp_path: pathlib.Path) -> None:
+    for command in (["convert", "no/such", str(tmp_path / "out")], ["inspect", "no/such"], ["predict", "no/such"]):
+        refused(run(*command), 2, "no/such")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_saved_model(run: Run, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x.txt").write_text("x")
+    refused(run("convert", str(tmp_path), str(tmp_path / "out")), 2, str(tmp_path))
+    assert [f.name for f in tmp_path.iterdir()] == ["x.txt"]
+
+
+@pytest.mark.parametrize(("name", "word"), [("m.keras", "export"), ("m.h5", "export"), ("m.pb", "SavedModel")])
+def test_other_model_files_say_what_to_do(run: Run, tmp_path: pathlib.Path, name: str, word: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    refused(run("convert", str(tmp_path / name), str(tmp_path / "out")), 2, name, word)
+
+
+def test_wrong_tag_and_signature_list_what_exists(run: Run, model: str, tmp_path: pathlib.Path) -> None:
+    out = str(tmp_path / "out")
+    refused(run("convert", model, out, "--tags", "train"), 2, "train", "serve")
+    refused(run("convert", model, out, "--signature", "nope"), 2, "nope", "serving_default")
+    refused(run("inspect", model, "--signature", "nope"), 2, "nope", "serving_default")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_pass_is_named(run: Run, model: str, tmp_path: pathlib.Path) -> None:
+    refused(
+        run("convert", model, str(tmp_path / "out"), "--disable", "fuse_everything"),
+        2,
+        "fuse_everything",
+        "fuse_lookups",
+    )
+
+
+def test_an_existing_out_is_kept_without_force(run: Run, model: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "keep").write_text("x")
+    refused(run("convert", model, str(tmp_path)), 2, str(tmp_path), "--force")
+    refused(run("convert", model, str(tmp_path), "--force"), 2, str(tmp_path))  # holds no saved_model.pb
+    assert (tmp_path / "keep").read_text() == "x"
+
+
+@pytest.mark.parametrize("where", ["same", "parent", "inside"])
+def test_force_never_touches_the_input(run: Run, model: str, where: str) -> None:
+    path = pathlib.Path(model)
+    out = {"same": path, "parent": path.parent, "inside": path / "variables"}[where]
+    refused(run("convert", model, str(out), "--force"), 2)
+    assert (path / "saved_model.pb").exists()
+
+
+def test_a_bundle_is_not_converted_again(run: Run, bundle: str, tmp_path: pathlib.Path) -> None:
+    refused(run("convert", bundle, str(tmp_path / "again")), 2, bundle, "bundle")
+
+
+def test_require_fused_that_matches_nothing_writes_nothing(run: Run, model: str, tmp_path: pathlib.Path) -> None:
+    refused(run("convert", model, str(tmp_path / "out"), "--require-fused", "nothing_*"), 4, "nothing_*")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_require_fused_of_a_disabled_pass(run: Run, model: str, tmp_path: pathlib.Path) -> None:
+    arguments = ["--disable", "fuse_lookups", "--require-fused", "*"]
+    refused(run("convert", model, str(tmp_path / "out"), *arguments), 4, "*")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_op_library(run: Run, model: str) -> None:
+    refused(run("inspect", model, "--op-library", "no.so"), 2, "no.so")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"_drop": True}, ("missing",)),
+        ({"extra": np.zeros(2)}, ("extra",)),
+    ],
+)
+def test_predict_names_the_feature(
+    run: Run, bundle: str, model: str, tmp_path: pathlib.Path, change: dict[str, object], words: tuple[str, ...]
+) -> None:
+    inputs = dict(np.load(pathlib.Path(model) / "inputs.npz", allow_pickle=True))
+    if change.pop("_drop", False):
+        words = (next(iter(inputs)),)
+        del inputs[words[0]]
+    np.savez(tmp_path / "in.npz", **inputs, **change)
+    for path in (bundle, model):
+        refused(run("predict", path, "--inputs", str(tmp_path / "in.npz")), 2, *words)
+
+
+def test_an_input_file_that_does_not_parse(run: Run, bundle: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x.jsonl").write_text("{\n")
+    refused(run("predict", bundle, "--inputs", str(tmp_path / "x.jsonl")), 2, "x.jsonl:1")
+
+
+def test_bench_arguments(run: Run, bundle: str, model: str) -> None:
+    refused(run("bench", bundle, "--baseline", model, "--batch", "a"), 2, "--batch")
+    refused(run("bench", bundle, "--baseline", model, "--batch", "0"), 2, "--batch")
+
+
+def test_verify_tells_two_models_apart(run: Run, bundle: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = build("a_safe_sparse_one", tmp_path_factory.mktemp("other")).path
+    code, out, _ = run("verify", str(other), bundle)
+    assert code == 0
+    assert "equal" in out
+
+
+def test_debug_shows_the_traceback(run: Run) -> None:
+    code, _, err = run("inspect", "no/such", "--debug")
+    assert code == 2
+    assert "Traceback" in err
