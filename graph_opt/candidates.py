@@ -21,6 +21,8 @@ class Candidate:
     gather: the node that reads the table; names the lookup in reports.
     alternatives: other readings, tried in this order when ``spec`` fails its proof. They may differ from ``spec`` in their
         sources (e.g. fewer id steps inside the op); all of them describe the same ``output``.
+    parts, strategy: for a partitioned table, its TfctrTable nodes in order and "div" or "mod"; the specs then have table -1
+        and the row count of the whole table. The fusing pass merges the parts' files once the candidate is proven.
     """
 
     spec: LookupSpec
@@ -28,6 +30,8 @@ class Candidate:
     nodes: frozenset[str]
     gather: str
     alternatives: tuple[LookupSpec, ...] = ()
+    parts: tuple[str, ...] = ()
+    strategy: str = ""
 
     def specs(self) -> tuple[LookupSpec, ...]:
         """All readings, best first."""
