@@ -5,14 +5,17 @@ else as soon as it is imported. So `tf.saved_model.load` of a bundle works after
 `tfctr --help` does not pay the seconds that importing TensorFlow takes.
 """
 
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import os
 import sys
+import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +27,7 @@ OPS_LIBRARY = Path(__file__).resolve().parent / "libtfctr_ops.so"
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tf-nightly-cpu")
 _lock = threading.RLock()
 _ops: Any = None
+_quiet_import = False
 
 
 def installed_tensorflow() -> str | None:
@@ -97,6 +101,51 @@ def load_op_libraries(paths: Sequence[str]) -> None:
             ) from error
 
 
+def load_op_libraries(paths: Iterable[str | Path]) -> None:
+    """Loads the user's own op libraries (`--op-library`), for models that use custom ops; repeating one is harmless.
+
+    Raises:
+      UsageError: names the file that is missing or does not load, and why.
+    """
+    load()
+    import tensorflow as tf
+
+    for path in paths:
+        if not Path(path).is_file():
+            raise UsageError(f"op library {path}: no such file")
+        try:
+            tf.load_op_library(os.fspath(Path(path).resolve()))
+        except (tf.errors.OpError, RuntimeError) as error:
+            raise UsageError(f"op library {path} does not load: {error}") from error
+
+
+def hide_import_log() -> None:
+    """Keeps what TensorFlow's C++ code writes to stderr while it is imported off a command's output.
+
+    It reports a missing GPU there, whatever the log level. An import that fails shows everything.
+    """
+    global _quiet_import
+    _quiet_import = True
+
+
+@contextlib.contextmanager
+def _stderr_held_back() -> Iterator[None]:
+    """Sends file descriptor 2 to a temporary file; shows what came if the body raises."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(saved, held.read())
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+
+
 def native() -> ModuleType:
     """Returns the pybind11 module `tfctr.core._native`, with TensorFlow and the ops loaded before it."""
     load()
@@ -140,7 +189,8 @@ class _LoadOpsAfter(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        with _stderr_held_back() if _quiet_import else contextlib.nullcontext():
+            self._loader.exec_module(module)
         load()
 
     def __getattr__(self, name: str) -> Any:
