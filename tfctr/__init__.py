@@ -15,12 +15,13 @@ from tfctr.version import __version__
 
 if TYPE_CHECKING:
     from graph_opt.convert import convert
+
     from tfctr import passes
     from tfctr.serving.session import ServingSession
 
 __all__ = ["ServingSession", "__version__", "convert", "passes"]
 
-# Name -> (module, attribute), imported on first use: serving never imports graph_opt, the command line never TensorFlow.
+# Name -> (module, attribute), imported on first use: so serving never imports graph_opt.
 _LAZY = {
     "convert": ("graph_opt.convert", "convert"),
     "ServingSession": ("tfctr.serving.session", "ServingSession"),

@@ -40,7 +40,7 @@ class OutputsDifferError(TfctrError):
     exit_code = 3
 
 
-class StrictRefusal(TfctrError):  # noqa: N818 - a refusal asked for by the user, not a fault
+class StrictRefusal(TfctrError):
     """`--strict` or `--require-fused` asked for something that did not hold; nothing was written."""
 
     exit_code = 4

@@ -18,6 +18,8 @@ ISA_FLAGS = {
     "baseline": set(),
 }
 
+CPUINFO = Path("/proc/cpuinfo")
+
 PROVIDERS = (
     ("openvino", "openvino", "dense tower on CPU"),
     ("onnxruntime", "onnxruntime", "referee for exported towers"),
@@ -63,8 +65,8 @@ def diagnose() -> list[Finding]:
         _tensorflow(),
         _op_library(),
         _native_module(),
-        _isa(),
-        *(_provider(name, module, use) for name, module, use in PROVIDERS),
+        instruction_set(),
+        *(provider(name, module, use) for name, module, use in PROVIDERS),
     ]
 
 
@@ -105,9 +107,9 @@ def _native_module() -> Finding:
     return Finding("executor", "ok", Path(str(module.__file__)).name)
 
 
-def _isa() -> Finding:
-    path = Path("/proc/cpuinfo")
-    flags = cpu_flags(path.read_text()) if path.is_file() else set()
+def instruction_set() -> Finding:
+    """Says which kernels run here, and whether TFCTR_ISA asks for one this CPU lacks."""
+    flags = cpu_flags(CPUINFO.read_text()) if CPUINFO.is_file() else set()
     best = next(name for name, needed in ISA_FLAGS.items() if needed <= flags)
     forced = os.environ.get("TFCTR_ISA")
     if not forced:
@@ -120,7 +122,8 @@ def _isa() -> Finding:
     return Finding("instruction set", "ok", forced, f"forced by TFCTR_ISA; this CPU has {best}")
 
 
-def _provider(name: str, module_name: str, use: str) -> Finding:
+def provider(name: str, module_name: str, use: str) -> Finding:
+    """Imports one engine provider; that it cannot be imported is no fault of tfctr's installation."""
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -46,7 +46,9 @@ def installed_tensorflow() -> str | None:
 def check_tensorflow(version: str | None) -> None:
     """Raises VersionError, naming both versions, unless `version` is of the minor release tfctr was built for."""
     if version is None:
-        raise VersionError(f"tfctr {__version__} needs TensorFlow {TENSORFLOW_MINOR}.*, but TensorFlow is not installed")
+        raise VersionError(
+            f"tfctr {__version__} needs TensorFlow {TENSORFLOW_MINOR}.*, but TensorFlow is not installed"
+        )
     if ".".join(version.split(".")[:2]) != TENSORFLOW_MINOR:
         raise VersionError(
             f"tfctr {__version__} is built for TensorFlow {TENSORFLOW_MINOR}.*, but TensorFlow {version} is installed: "
@@ -82,7 +84,7 @@ def load() -> Any:
         return _ops
 
 
-def load_op_libraries(paths: Sequence[str]) -> None:
+def load_op_libraries(paths: Iterable[str | Path]) -> None:
     """Registers a user's own op libraries (`--op-library`), as models with custom ops need.
 
     Raises:
@@ -94,29 +96,11 @@ def load_op_libraries(paths: Sequence[str]) -> None:
         if not Path(path).is_file():
             raise UsageError(f"{path}: no such op library")
         try:
-            tf.load_op_library(path)
+            tf.load_op_library(os.fspath(Path(path).resolve()))  # a bare name would be looked up in system folders
         except tf.errors.OpError as error:
             raise UsageError(
                 f"{path}: is not an op library that TensorFlow {tf.__version__} can load: {error.message}"
             ) from error
-
-
-def load_op_libraries(paths: Iterable[str | Path]) -> None:
-    """Loads the user's own op libraries (`--op-library`), for models that use custom ops; repeating one is harmless.
-
-    Raises:
-      UsageError: names the file that is missing or does not load, and why.
-    """
-    load()
-    import tensorflow as tf
-
-    for path in paths:
-        if not Path(path).is_file():
-            raise UsageError(f"op library {path}: no such file")
-        try:
-            tf.load_op_library(os.fspath(Path(path).resolve()))
-        except (tf.errors.OpError, RuntimeError) as error:
-            raise UsageError(f"op library {path} does not load: {error}") from error
 
 
 def hide_import_log() -> None:
