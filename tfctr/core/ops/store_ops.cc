@@ -1,0 +1,71 @@
+// Ops over the files of a bundle: the store handle, opening the files, tables as tensors, vocabulary lookups.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tfctr {
+namespace {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+REGISTER_OP("TfctrStore")
+    .Output("store: resource")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Handle of a bundle's numbered set of files (tables and vocabularies). Holds nothing until TfctrStoreOpen ran.
+)doc");
+
+REGISTER_OP("TfctrStoreOpen")
+    .Input("store: resource")
+    .Input("filenames: string")
+    .Attr("kinds: list(string) >= 0")
+    .Attr("fingerprints: list(string) >= 0")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      return c->WithRank(c->input(1), 1, &unused);
+    })
+    .Doc(R"doc(
+Maps the files, read-only and shared by the whole process, and makes them the set behind `store` (all or none).
+
+filenames: path of file i. Local paths only.
+kinds: "table" or "vocab" for each file.
+fingerprints: 16 hex digits that file i must have; "" does not check.
+)doc");
+
+REGISTER_OP("TfctrTable")
+    .Input("store: resource")
+    .Output("value: dtype")
+    .Attr("index: int >= 0")
+    .Attr("dtype: type")
+    .Attr("shape: shape")
+    .SetIsStateful()  // else constant folding would copy the table into the graph
+    .SetShapeFn(tensorflow::shape_inference::ExplicitShape)
+    .Doc(R"doc(
+Table file `index` of the store as a tensor that lies in the mapped file: no copy, no memory of its own.
+)doc");
+
+REGISTER_OP("TfctrVocabFind")
+    .Input("store: resource")
+    .Input("keys: Tkeys")
+    .Input("default_value: int64")
+    .Output("values: int64")
+    .Attr("index: int >= 0")
+    .Attr("Tkeys: {string, int64, int32}")
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 0, &unused));
+      c->set_output(0, c->input(1));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Looks every key up in vocabulary file `index` of the store; `default_value` for keys that are not in it.
+)doc");
+
+}  // namespace
+}  // namespace tfctr
