@@ -66,7 +66,9 @@ def run_stock(path: Path | str, requests: dict[str, Arrays]) -> dict[str, Arrays
         for signature, inputs in requests.items():
             fed, fetched = tensor_names(info, signature, "inputs"), tensor_names(info, signature, "outputs")
             if set(fed) != set(inputs):
-                raise ValueError(f"{path}: signature {signature!r} takes {sorted(fed)}, the builder gives {sorted(inputs)}")
+                raise ValueError(
+                    f"{path}: signature {signature!r} takes {sorted(fed)}, the builder gives {sorted(inputs)}"
+                )
             results[signature] = session.run(fetched, {fed[name]: inputs[name] for name in inputs})
     return results
 
@@ -132,7 +134,9 @@ class Tower(tf.Module):
 
     def __init__(self, rng: np.random.Generator, width: int) -> None:
         super().__init__()
-        self.hidden = tf.Variable(rng.normal(0, (2.0 / width) ** 0.5, (width, 16)), dtype=tf.float32, name="hidden/kernel")
+        self.hidden = tf.Variable(
+            rng.normal(0, (2.0 / width) ** 0.5, (width, 16)), dtype=tf.float32, name="hidden/kernel"
+        )
         self.hidden_bias = tf.Variable(rng.normal(0, 0.1, 16), dtype=tf.float32, name="hidden/bias")
         self.logit = tf.Variable(rng.normal(0, 0.5, (16, 1)), dtype=tf.float32, name="logit/kernel")
 

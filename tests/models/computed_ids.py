@@ -12,11 +12,23 @@ from tests.models.vocabularies import words
 class HashModel(tf.Module):
     """int32/int64 mod, uint32/uint64 by cast, text of integers, fast and strong string hashes, split strings."""
 
-    ROWS = {"mod32": 101, "mod64": 997, "u32": 64, "u64": 350, "text": 128, "fast": 500, "strong": 90, "split": 211, "both": 77}
+    ROWS = {
+        "mod32": 101,
+        "mod64": 997,
+        "u32": 64,
+        "u64": 350,
+        "text": 128,
+        "fast": 500,
+        "strong": 90,
+        "split": 211,
+        "both": 77,
+    }
 
     def __init__(self, rng: np.random.Generator) -> None:
         super().__init__()
-        self.tables = {k: tf.Variable(table(rng, v, 4 + i), name=f"emb_{k}") for i, (k, v) in enumerate(self.ROWS.items())}
+        self.tables = {
+            k: tf.Variable(table(rng, v, 4 + i), name=f"emb_{k}") for i, (k, v) in enumerate(self.ROWS.items())
+        }
         self.tower = Tower(rng, sum(4 + i for i in range(len(self.ROWS))) + 4)
 
     def serve(self, mod32, mod64, u32, u64, text, fast, strong, split, both):  # type: ignore[no-untyped-def]

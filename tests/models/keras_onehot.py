@@ -37,7 +37,9 @@ def randomise(model: keras.Model, rng: np.random.Generator) -> None:
 
 def _features(count: int) -> list[tuple[str, int, int, bool, str]]:
     """(name, vocabulary, width, [B, 1] instead of [B], dtype)."""
-    return [(f"c{k}", 50 + (k * 83) % 951, 4 + k % 14, k % 2 == 1, ("int32", "int64")[k // 2 % 2]) for k in range(count)]
+    return [
+        (f"c{k}", 50 + (k * 83) % 951, 4 + k % 14, k % 2 == 1, ("int32", "int64")[k // 2 % 2]) for k in range(count)
+    ]
 
 
 def _save(path: str, rng: np.random.Generator) -> dict[str, Arrays]:

@@ -45,7 +45,10 @@ def _save(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
     }
     x = {k: keras.Input((LENGTH,), dtype=v.dtype.name, name=k) for k, v in arrays.items()}
     shared = layers.Embedding(120, 6, mask_zero=True, name="embedding_shared")
-    pooled = [layers.GlobalAveragePooling1D()(shared(x["gap"])), layers.GlobalAveragePooling1D()(shared(x["gap_shared"]))]
+    pooled = [
+        layers.GlobalAveragePooling1D()(shared(x["gap"])),
+        layers.GlobalAveragePooling1D()(shared(x["gap_shared"])),
+    ]
     for name, vocabulary, width in (("masked_mean", 340, 9), ("masked_sum", 77, 4)):
         rows = layers.Embedding(vocabulary, width, name=f"embedding_{name}")(x[name])
         pooled.append(MaskedSum(name == "masked_mean", name=f"pool_{name}")(x[name], rows))
@@ -60,7 +63,10 @@ def _save(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
 def _save_unpooled(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
     """[B, T, D] sequences that reach the tower unreduced: a convolution over one, Flatten over the other."""
     layers = keras.layers
-    arrays = {"clicks": _sequence(rng, 200, "int64", empty=True), "slots": rng.integers(0, 90, (BATCH, 4)).astype("int32")}
+    arrays = {
+        "clicks": _sequence(rng, 200, "int64", empty=True),
+        "slots": rng.integers(0, 90, (BATCH, 4)).astype("int32"),
+    }
     x = {k: keras.Input(v.shape[1:], dtype=v.dtype.name, name=k) for k, v in arrays.items()}
     clicks = layers.Embedding(200, 8, name="embedding_clicks")(x["clicks"])
     parts = [

@@ -10,7 +10,9 @@ from tests.models.base import BATCH, SERVING, Arrays, ModelBuilder, row_lengths,
 v1 = tf.compat.v1
 
 
-def save_v1(path: str, session: v1.Session, inputs: dict[str, object], outputs: dict[str, tf.Tensor], **more: object) -> None:
+def save_v1(
+    path: str, session: v1.Session, inputs: dict[str, object], outputs: dict[str, tf.Tensor], **more: object
+) -> None:
     """Saves the session's graph as a TF1 SavedModel with one predict signature; ``more`` goes to add_meta_graph_and_variables."""
     signature = v1.saved_model.build_signature_def(
         {name: v1.saved_model.build_tensor_info(tensor) for name, tensor in inputs.items()},
@@ -26,7 +28,9 @@ def v1_tower(rng: np.random.Generator, x: tf.Tensor, use_resource: bool) -> tf.T
     """A dense part of TF1 variables: [B, width] float32 to [B, 1] float32."""
     width = int(x.shape[1])
     kernel = v1.get_variable(
-        "hidden/kernel", initializer=rng.normal(0, (2 / width) ** 0.5, (width, 16)).astype(np.float32), use_resource=use_resource
+        "hidden/kernel",
+        initializer=rng.normal(0, (2 / width) ** 0.5, (width, 16)).astype(np.float32),
+        use_resource=use_resource,
     )
     logit = v1.get_variable(
         "logit/kernel", initializer=rng.normal(0, 0.5, (16, 1)).astype(np.float32), use_resource=use_resource
@@ -34,7 +38,9 @@ def v1_tower(rng: np.random.Generator, x: tf.Tensor, use_resource: bool) -> tf.T
     return tf.matmul(tf.nn.relu(tf.matmul(x, kernel)), logit)
 
 
-def _partitioned(strategy: str, use_resource: bool, rows: tuple[int, int] = (1003, 202), single: bool = False) -> object:
+def _partitioned(
+    strategy: str, use_resource: bool, rows: tuple[int, int] = (1003, 202), single: bool = False
+) -> object:
     """Two features over tables of 4 and 3 parts of unequal sizes; ``single``: one id per row by embedding_lookup as well."""
 
     def save(path: str, rng: np.random.Generator) -> dict[str, Arrays]:

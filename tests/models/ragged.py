@@ -47,7 +47,11 @@ class RaggedModel(tf.Module):
         return found
 
     def serve(self, **x: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"score": self.tower(tf.concat([self._pooled(f, t, x) for f, t in zip(self.features, self.tables, strict=True)], 1))}
+        return {
+            "score": self.tower(
+                tf.concat([self._pooled(f, t, x) for f, t in zip(self.features, self.tables, strict=True)], 1)
+            )
+        }
 
     def _pooled(self, f: RaggedFeature, variable: tf.Variable, x: dict[str, tf.Tensor]) -> tf.Tensor:
         weights = None
@@ -107,5 +111,9 @@ BUILDERS = [
     _builder("b_ragged", FEATURES, composite=False),
     _builder("b_ragged_composite", FEATURES, composite=True),
     _builder("b_ragged_w", WEIGHTED, composite=False),
-    _builder("b_ragged_int32_splits", [dataclasses.replace(f, splits=np.int32) for f in FEATURES if f.how != "safe"], composite=False),
+    _builder(
+        "b_ragged_int32_splits",
+        [dataclasses.replace(f, splits=np.int32) for f in FEATURES if f.how != "safe"],
+        composite=False,
+    ),
 ]

@@ -92,7 +92,9 @@ class SparseModel(tf.Module):
         return found
 
 
-def _builder(name: str, features: list[SparseFeature], composite: bool = False, family: str = "A safe sparse") -> ModelBuilder:
+def _builder(
+    name: str, features: list[SparseFeature], composite: bool = False, family: str = "A safe sparse"
+) -> ModelBuilder:
     def save(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
         model = SparseModel(rng, features, composite)
         save_module(path, model, model.serve, model.specs())
@@ -107,7 +109,9 @@ COMBINERS = ("sum", "mean", "sqrtn")
 def _varied(count: int, **changes: object) -> list[SparseFeature]:
     """Features with every combiner, widths 4 to 17, vocabularies 50 to 990 and up to 12 values a row."""
     return [
-        SparseFeature(f"f{k}", 50 + (k * 47) % 941, 4 + k % 14, COMBINERS[k % 3], max_length=(3, 5, 12)[k // 3 % 3], **changes)  # type: ignore[arg-type]
+        SparseFeature(
+            f"f{k}", 50 + (k * 47) % 941, 4 + k % 14, COMBINERS[k % 3], max_length=(3, 5, 12)[k // 3 % 3], **changes
+        )  # type: ignore[arg-type]
         for k in range(count)
     ]
 

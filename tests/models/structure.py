@@ -19,7 +19,10 @@ class Din(tf.Module):
 
     def __init__(self, rng: np.random.Generator) -> None:
         super().__init__()
-        self.items, self.users = tf.Variable(table(rng, 150, 8), name="emb_item"), tf.Variable(table(rng, 60, 5), name="emb_user")
+        self.items, self.users = (
+            tf.Variable(table(rng, 150, 8), name="emb_item"),
+            tf.Variable(table(rng, 60, 5), name="emb_user"),
+        )
         self.attention = Tower(rng, 32)
         self.tower = Tower(rng, 21)
 
@@ -71,7 +74,11 @@ class ControlFlow(tf.Module):
 
 def _save_control_flow(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
     model = ControlFlow(rng)
-    specs = {"outside": one_id("outside"), "branch": one_id("branch"), "loop": tf.TensorSpec([None, None], INT64, "loop")}
+    specs = {
+        "outside": one_id("outside"),
+        "branch": one_id("branch"),
+        "loop": tf.TensorSpec([None, None], INT64, "loop"),
+    }
     save_module(path, model, model.serve, specs)
     ids = {"outside": (BATCH,), "branch": (BATCH,), "loop": (BATCH, 3)}
     return {SERVING: {k: rng.integers(0, 70, v) for k, v in ids.items()}}
@@ -103,7 +110,10 @@ class TwoSignatures(tf.Module):
 
     def __init__(self, rng: np.random.Generator) -> None:
         super().__init__()
-        self.users, self.items = tf.Variable(table(rng, 110, 8), name="emb_user"), tf.Variable(table(rng, 85, 8), name="emb_item")
+        self.users, self.items = (
+            tf.Variable(table(rng, 110, 8), name="emb_user"),
+            tf.Variable(table(rng, 85, 8), name="emb_item"),
+        )
         self.tower = Tower(rng, 16)
 
     def serve(self, user: tf.Tensor, item: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -157,7 +167,11 @@ class SharedAndRanked(tf.Module):
     def serve(self, a_indices, a_values, a_shape, b_indices, b_values, b_shape, c_indices, c_values, c_shape):  # type: ignore[no-untyped-def]
         a, b, c = (
             tf.SparseTensor(*parts)
-            for parts in ((a_indices, a_values, a_shape), (b_indices, b_values, b_shape), (c_indices, c_values, c_shape))
+            for parts in (
+                (a_indices, a_values, a_shape),
+                (b_indices, b_values, b_shape),
+                (c_indices, c_values, c_shape),
+            )
         )
         found = [tf.nn.safe_embedding_lookup_sparse(self.items, x, combiner="mean") for x in (a, b)]
         ranked = tf.reshape(tf.nn.safe_embedding_lookup_sparse(self.items, c, combiner="sum"), [a_shape[0], -1, 6])

@@ -16,7 +16,9 @@ def words(rng: np.random.Generator, vocabulary: list[str], shape: tuple[int, ...
     """Random strings (bytes objects) of which a share is not in the vocabulary, the empty string among them."""
     picked = rng.choice(np.array(vocabulary, object), shape)
     strange = np.array(["", "unknown", "größe", "x" * 40], object)
-    return np.vectorize(str.encode, otypes=[object])(np.where(rng.random(shape) < unknown, rng.choice(strange, shape), picked))
+    return np.vectorize(str.encode, otypes=[object])(
+        np.where(rng.random(shape) < unknown, rng.choice(strange, shape), picked)
+    )
 
 
 def _save_keras(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
@@ -40,7 +42,10 @@ def _save_keras(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
         "hashing": (layers.Hashing(97, name="to_hashing"), 97),
         "hashing_salted": (layers.Hashing(50, salt=[7, 13], name="to_hashing_salted"), 50),
         "integer": (layers.IntegerLookup(vocabulary=numbers, name="to_integer"), 81),
-        "discretization": (layers.Discretization(bin_boundaries=[-2.0, -0.5, 0.0, 0.25, 1.0, 3.0], name="to_discretization"), 7),
+        "discretization": (
+            layers.Discretization(bin_boundaries=[-2.0, -0.5, 0.0, 0.25, 1.0, 3.0], name="to_discretization"),
+            7,
+        ),
         "hashing_integer": (layers.Hashing(200, name="to_hashing_integer"), 200),
     }
     x, parts = {}, []
