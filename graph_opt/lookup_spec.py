@@ -136,8 +136,9 @@ class LookupSpec:
 class OutputSpec:
     """One output tensor of a fused op.
 
-    ``rows``: shape [R, columns], R = the features' common number of rows. ``like``: ids.shape + [columns] of the first
-    feature (combiner none), the shape that a plain gather gives.
+    ``rows``: shape [R, columns], R = the common number of rows of the features in this output (a different number is an error
+    that names both features); the outputs of one op may differ in R. ``like``: ids.shape + [columns] of the first feature
+    in this output (combiner none), the shape that a plain gather gives; the other features' ids have the same shape.
     """
 
     form: str

@@ -1,0 +1,154 @@
+"""Embedding lookups become ``TfctrFusedLookup`` ops: recognised by meaning, proven by execution, then grouped.
+
+A lookup that is not recognised, or does not give the same numbers and errors as the original on every probe, stays as it is
+and is reported with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from graph_opt.candidates import Candidate, Proof, Refusal
+from graph_opt.fusing.levels import Member, find_levels
+from graph_opt.fusing.plan import Planner
+from graph_opt.fusing.rewrite import Rewriter, merged_specs
+from graph_opt.item import FusedGroup, GraphItem
+from graph_opt.lookup_spec import LookupSpec
+from graph_opt.options import ConvertOptions
+from graph_opt.passes.prune_training import prune
+from graph_opt.prove import prove_all
+from graph_opt.recognise import find_lookups
+from graph_opt.recognise.facts import Facts
+from graph_opt.report import PassOutcome, Refused
+from graph_opt.store_files import merge_tables
+from graph_opt.view import GraphView, node_of
+
+
+def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
+    """See the module docstring. ``details["lookups"]`` lists every lookup found, fused or left, for the manifest."""
+    view = GraphView(item.graph_def)
+    facts = Facts(view)
+    tables = {node: item.files[index] for node, index in item.tables.items() if node in view}
+    fetches = [t for name in item.optimise or item.signatures for t in item.fetches(name)]
+    candidates, refusals = find_lookups(view, fetches, tables)
+    candidates = [_with_row_output(c, facts) for c in candidates]
+    proofs = prove_all(item, candidates)
+    proven = [(p.candidate, p.spec) for p in proofs if p.ok and p.spec is not None]
+    groups = replace_lookups(item, view, facts, proven)
+    refusals = [*refusals, *(_refusal(p, item) for p in proofs if not p.ok)]
+    details = [_fused_details(g, item) for g in groups] + [[_left_details(r)] for r in refusals]
+    return PassOutcome(
+        fired=len(proven),
+        refused=tuple(
+            Refused(what=r.name or r.gather, reason=r.reason, nodes=r.nodes or (r.gather,), proof_failed=r.proof_failed)
+            for r in refusals
+        ),
+        notes=_notes(groups, proofs),
+        details={"lookups": [entry for entries in details for entry in entries]},
+    )
+
+
+def replace_lookups(
+    item: GraphItem, view: GraphView, facts: Facts, proven: Sequence[tuple[Candidate, LookupSpec]]
+) -> list[FusedGroup]:
+    """Replaces proven lookups by fused nodes, as few as possible, and prunes what they leave unused.
+
+    ``view`` is over ``item.graph_def``. Appends to ``item.groups`` and returns the new groups.
+    """
+    if not proven:
+        return []
+    reach = {name: view.ancestors(item.fetches(name)) for name in item.signatures}
+    levels = find_levels(view, proven)
+    members = [
+        Member(c, spec, depth, frozenset(s for s, nodes in reach.items() if node_of(c.output) in nodes))
+        for (c, spec), depth in zip(proven, levels.depth, strict=True)
+    ]
+    merged = {
+        (c.parts, c.strategy): merge_tables(item, c.parts, c.strategy) for c, _ in proven if c.parts
+    }  # fmt: skip
+    plan = Planner(view, facts, levels, item.keep()).plan(merged_specs(members, merged))
+    rewriter = Rewriter(item, view, facts)
+    groups = [rewriter.apply(blocks) for _, blocks in sorted(plan.items(), key=lambda entry: entry[0][1])]
+    rewriter.finish()
+    prune(item)
+    return groups
+
+
+def _with_row_output(candidate: Candidate, facts: Facts) -> Candidate:
+    """A plain gather of a vector of ids [B] as rows of one id each, so that it shares an op with pooled lookups."""
+
+    def changed(spec: LookupSpec) -> LookupSpec:
+        if spec.combiner != "none" or spec.ids_per_row is not None or facts.rank(spec.ids) != 1:
+            return spec
+        return dataclasses.replace(spec, ids_per_row=1)
+
+    alternatives = tuple(changed(s) for s in candidate.alternatives)
+    return dataclasses.replace(candidate, spec=changed(candidate.spec), alternatives=alternatives)
+
+
+def _refusal(proof: Proof, item: GraphItem) -> Refusal:
+    candidate = proof.candidate
+    more = f" (and {len(proof.tried) - 1} other readings failed)" if len(proof.tried) > 1 else ""
+    return Refusal(
+        gather=candidate.gather,
+        reason=f"not proven: {proof.reason}{more}",
+        nodes=tuple(sorted(candidate.nodes)),
+        name=candidate.spec.name,
+        table=_table_name(candidate.spec.table, item),
+        proof_failed=True,
+    )
+
+
+def _table_name(index: int, item: GraphItem) -> str:
+    return item.files[index].name if 0 <= index < len(item.files) else ""
+
+
+def _notes(groups: Sequence[FusedGroup], proofs: Sequence[Proof]) -> tuple[str, ...]:
+    count = sum(len(g.lookups) for g in groups)
+    probes = sum(p.probes for p in proofs if p.ok)
+    exact = sum(p.ok and p.bit_equal for p in proofs)
+    if not count:
+        return ("no lookup was fused",)
+    return (
+        f"{count} lookups became {len(groups)} fused op{'s' if len(groups) != 1 else ''}",
+        f"proven on {probes} probes, {exact} of {count} lookups bit for bit",
+    )
+
+
+def _fused_details(group: FusedGroup, item: GraphItem) -> list[dict[str, Any]]:
+    return [
+        {
+            **spec_details(spec),
+            "status": "fused",
+            "reason": "",
+            "table_name": _table_name(spec.table, item),
+            "node": group.node,
+            "output": f"{group.node}:{place.output}",
+            "column": place.column,
+            "output_form": group.outputs[place.output].form,
+            "output_columns": group.outputs[place.output].columns,
+        }
+        for spec, place in group.lookups
+    ]
+
+
+def _left_details(refusal: Refusal) -> dict[str, Any]:
+    return {
+        "name": refusal.name or refusal.gather,
+        "status": "left",
+        "reason": refusal.reason,
+        "table_name": refusal.table,
+        "node": refusal.gather,
+    }
+
+
+def spec_details(spec: LookupSpec) -> dict[str, Any]:
+    """The fields of a spec that differ from their defaults, JSON-able; steps as text."""
+    fields = {
+        f.name: getattr(spec, f.name)
+        for f in dataclasses.fields(spec)
+        if f.default is dataclasses.MISSING or getattr(spec, f.name) != f.default
+    }
+    return {**fields, "steps": [s.text() for s in spec.steps]}
