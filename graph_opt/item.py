@@ -28,14 +28,14 @@ class CheckpointRef:
 class StoreFile:
     """One file of the bundle's store. Its index in ``GraphItem.files`` is the index ops use.
 
-    kind: "table" or "vocab". path: where it lies now (a temporary folder until the bundle is written).
+    kind: "table" or "vocab". path: where it lies now (a temporary folder until the bundle is written; None: analysed only).
     name: for people (variable or vocabulary name). dtype: value dtype of a table, key dtype ("string", "int64") of a vocabulary.
     shape: of the tensor; (entries,) of a vocabulary. source: checkpoint key, constant or asset it was made from.
     fingerprint: identifies the contents (checked when the store opens the file).
     """
 
     kind: str
-    path: Path
+    path: Path | None
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -90,7 +90,11 @@ class GraphItem:
     init_op: node that initialises tables and asset paths, None where there is none. assets: asset_file_def entries.
     variables: VarHandleOp / VariableV2 node -> place in the checkpoint. restored_tables: mutable table node -> (keys, values) keys.
     files: store files so far. store_node: name of the TfctrStore node, "" until a table or vocabulary needs it.
-    store_name: the store's shared_name, unique per bundle. work_dir: temporary folder for the files.
+    store_name: the store's shared_name, unique per bundle. work_dir: folder for the files, None where they are not wanted.
+    tables: TfctrTable node -> index in files. partitions: what is known of PartitionedVariables. groups: fused ops.
+    packed: signature -> its packed form. asset_paths: asset filename -> where the file lies, for assets that are store files.
+    restore_op, restore_filename: node that restores the mutable state and its filename tensor, "" where there is none.
+    mutable_state: variables and tables that stay, and why.
     """
 
     graph_def: graph_pb2.GraphDef
@@ -110,6 +114,9 @@ class GraphItem:
     partitions: list[PartitionGroup] = dataclasses.field(default_factory=list)
     groups: list[FusedGroup] = dataclasses.field(default_factory=list)
     packed: dict[str, str] = dataclasses.field(default_factory=dict)
+    asset_paths: dict[str, Path] = dataclasses.field(default_factory=dict)
+    restore_op: str = ""
+    restore_filename: str = ""
     mutable_state: list[MutableState] = dataclasses.field(default_factory=list)
 
     def copy(self) -> GraphItem:
@@ -132,6 +139,7 @@ class GraphItem:
             partitions=list(self.partitions),
             groups=list(self.groups),
             packed=dict(self.packed),
+            asset_paths=dict(self.asset_paths),
             mutable_state=list(self.mutable_state),
         )
 

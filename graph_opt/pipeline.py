@@ -1,0 +1,147 @@
+"""The one ordered list of passes, and the driver that runs them.
+
+``DEFAULT_PASSES``: up to the reference graph (stock ops over the store's tables and vocabularies), then the rewrites that are
+proven against it. A pass that raises, or leaves a graph that ``verify`` rejects, is undone and reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+from graph_opt.item import GraphItem
+from graph_opt.options import ConvertOptions
+from graph_opt.passes.externalise_tables import externalise_tables
+from graph_opt.passes.externalise_vocabularies import externalise_vocabularies
+from graph_opt.passes.fuse_lookups import fuse_lookups
+from graph_opt.passes.normalise import normalise
+from graph_opt.passes.pack_inputs import pack_inputs
+from graph_opt.passes.prune_training import prune_training
+from graph_opt.report import Pass, PassReport
+from graph_opt.verify import verify
+from tfctr.errors import StrictRefusal, TfctrError, UsageError
+
+REFERENCE_PASSES = (
+    Pass(
+        name="prune_training",
+        run=prune_training,
+        summary="removes optimizer slots, save/restore and everything else that no signature needs",
+        order="first: later passes judge a variable by its uses, and training's uses are not serving's",
+    ),
+    Pass(
+        name="externalise_tables",
+        run=externalise_tables,
+        summary="variables become table files shared by all sessions, or small constants",
+        order="after prune_training; before all that looks for tables. Needed for a bundle: it has no variables",
+        required=True,
+    ),
+    Pass(
+        name="externalise_vocabularies",
+        run=externalise_vocabularies,
+        summary="static hash tables become vocabulary files shared by all sessions",
+        order="after prune_training (sees serving's uses only); before fuse_lookups, which puts vocabularies into lookups",
+    ),
+    Pass(
+        name="normalise",
+        run=normalise,
+        summary="removes identities and control edges that say nothing",
+        order="after the externalise passes: only they know which reads are of constants. Ends the reference graph",
+    ),
+)
+REWRITE_PASSES = (
+    Pass(
+        name="fuse_lookups",
+        run=fuse_lookups,
+        summary="embedding lookups become fused ops, each proven on surrogate tables",
+        order="after normalise: dead waits would keep the old lookups alive",
+    ),
+    Pass(
+        name="pack_inputs",
+        run=pack_inputs,
+        summary="adds a packed form of each signature, fed by three tensors however many inputs it has",
+        order="last: it duplicates what the passes before made",
+    ),
+)
+DEFAULT_PASSES = REFERENCE_PASSES + REWRITE_PASSES
+
+Progress = Callable[[str], None]
+
+
+def check_names(options: ConvertOptions) -> None:
+    """UsageError where ``options.disable`` names no pass, or one that can't be left out."""
+    known = {p.name: p for p in all_passes(options)}
+    for name in options.disable:
+        if name not in known:
+            raise UsageError(f"there is no pass {name!r}; the passes are: {', '.join(known)}")
+        if known[name].required:
+            raise UsageError(f"the pass {name!r} can't be disabled: {known[name].order}")
+
+
+def all_passes(options: ConvertOptions) -> tuple[Pass, ...]:
+    """Default passes with the user's own ones between fuse_lookups and pack_inputs."""
+    return DEFAULT_PASSES[:-1] + options.extra_passes + DEFAULT_PASSES[-1:]
+
+
+def run_passes(
+    item: GraphItem, passes: Sequence[Pass], options: ConvertOptions, progress: Progress = lambda _: None
+) -> list[PassReport]:
+    """Runs ``passes`` over ``item`` in order. StrictRefusal where ``options.strict`` and one failed or a proof did."""
+    return [run_pass(item, one, options, progress) for one in passes]
+
+
+def run_pass(item: GraphItem, one: Pass, options: ConvertOptions, progress: Progress) -> PassReport:
+    before = len(item.graph_def.node)
+    if one.name in options.disable:
+        return PassReport(name=one.name, status="disabled", nodes_before=before, nodes_after=before)
+    progress(one.name)
+    saved = item.copy()
+    start = time.perf_counter()
+    try:
+        outcome = one.run(item, options)
+        if options.verify_passes:
+            verify(item)
+    except Exception as error:
+        if one.required or _is_users(error):
+            raise
+        if options.strict:
+            raise StrictRefusal(f"pass {one.name} failed: {error}") from error
+        _restore(item, saved)
+        return PassReport(
+            name=one.name,
+            status="failed",
+            nodes_before=before,
+            nodes_after=before,
+            elapsed_ms=_ms(start),
+            error=f"{type(error).__name__}: {error}",
+        )
+    failed = [r for r in outcome.refused if r.proof_failed]
+    if failed and options.strict:
+        raise StrictRefusal(f"{one.name}: {failed[0].what}: {failed[0].reason}")
+    return PassReport(
+        name=one.name,
+        status="ok",
+        fired=outcome.fired,
+        refused=outcome.refused,
+        notes=outcome.notes,
+        details=outcome.details,
+        nodes_before=before,
+        nodes_after=len(item.graph_def.node),
+        elapsed_ms=_ms(start),
+    )
+
+
+def _is_users(error: Exception) -> bool:
+    """Errors about the model or the machine, which no later pass can mend."""
+    from graph_opt.verify import BrokenGraph
+
+    return (isinstance(error, TfctrError) and not isinstance(error, BrokenGraph)) or isinstance(error, OSError)
+
+
+def _restore(item: GraphItem, saved: GraphItem) -> None:
+    for field in dataclasses.fields(saved):
+        setattr(item, field.name, getattr(saved, field.name))
+
+
+def _ms(start: float) -> float:
+    return round((time.perf_counter() - start) * 1000, 3)

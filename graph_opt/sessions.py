@@ -1,0 +1,64 @@
+"""Sessions over GraphItems: initialised, with their mutable state restored, optimisers off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+
+from graph_opt.item import GraphItem
+from graph_opt.view import canonical
+
+
+def plain_config(threads: int = 1) -> config_pb2.ConfigProto:
+    """A session that runs the graph as it is written: no grappler, no constant folding (recipes: proofs)."""
+    config = config_pb2.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
+    config.allow_soft_placement = True
+    config.use_per_session_threads = True
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
+    return config
+
+
+def asset_feeds(item: GraphItem) -> dict[str, str]:
+    """Asset tensor -> path of the file, for running the model's own initialisers."""
+    folder = Path(item.source_path or ".") / "assets"
+    return {
+        canonical(a.tensor_info.name): str(item.asset_paths.get(a.filename, folder / a.filename)) for a in item.assets
+    }
+
+
+class ItemSession:
+    """A v1 Session over a GraphItem that has been given its initialiser (``finish.finish``). Use as a context manager.
+
+    restore: checkpoint prefix with the mutable state, None where there is none.
+    """
+
+    def __init__(self, item: GraphItem, *, restore: str | None = None, threads: int = 1) -> None:
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            tf.import_graph_def(item.graph_def, name="")
+        self._session = tf.compat.v1.Session(graph=self._graph, config=plain_config(threads))
+        try:
+            if restore is not None and item.restore_op:
+                self._session.run(item.restore_op, {item.restore_filename: restore})
+            if item.init_op:
+                self._session.run(self._graph.get_operation_by_name(item.init_op), asset_feeds(item))
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, fetches: list[str], feeds: dict[str, Any]) -> list[Any]:
+        """Values of ``fetches`` (tensor names); errors are TensorFlow's own."""
+        return list(self._session.run(fetches, feeds))
+
+    def close(self) -> None:
+        self._session.close()
+
+    def __enter__(self) -> ItemSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,228 @@
+"""The files of a bundle's store, and the graph nodes that read them.
+
+Table bytes go from checkpoint to file inside the native library (pread, checksummed); Python sees names, shapes and sizes.
+An item without ``work_dir`` is only analysed: its files are described, not written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.python.framework import dtypes, tensor_util
+
+from graph_opt.item import CheckpointRef, GraphItem, StoreFile
+from graph_opt.view import GraphView
+from tfctr.errors import InternalError, UsageError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+STORE_NODE = "tfctr/store"
+TABLE_PREFIX = "tfctr/table/"
+# dtypes a table file holds (tfctr/core/storage/dtype.h).
+TABLE_DTYPES = frozenset(
+    ("float32", "float16", "bfloat16", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A tensor of a checkpoint: dtype name, shape, payload bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+class Checkpoint:
+    """Names, shapes and sizes of a checkpoint, and the copying of its tensors; opens the index on first use."""
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+        self._entries: dict[str, Entry] | None = None
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """key -> Entry. UsageError where the model has no variables; CorruptFileError for a bad or big-endian index."""
+        if self._entries is None:
+            if not self.prefix.with_name(self.prefix.name + ".index").is_file():
+                raise UsageError(f"{self.prefix}.index is missing: the model's variables are not there")
+            listed = _native().checkpoint_entries(str(self.prefix))
+            self._entries = {
+                key: Entry(dtype, tuple(shape), math.prod(shape) * item_size(dtype)) for key, (dtype, shape) in listed.items()
+            }
+        return self._entries
+
+    def entry(self, ref: CheckpointRef) -> Entry:
+        """What ``ref`` names (a slice: its part of the tensor); KeyError where the checkpoint has no such key."""
+        whole = self.entries[ref.key]
+        if not ref.slice:
+            return whole
+        shape = slice_shape(ref.slice)
+        return Entry(whole.dtype, shape, math.prod(shape) * item_size(whole.dtype))
+
+    def read(self, ref: CheckpointRef) -> npt.NDArray[Any]:
+        """The value of a small tensor, checksum verified."""
+        return _native().read_tensor(str(self.prefix), ref.key, ref.slice)
+
+    def copy(self, ref: CheckpointRef, path: Path, name: str) -> None:
+        _native().copy_tensor_to_table(str(self.prefix), ref.key, ref.slice, str(path), name)
+
+
+def item_size(dtype: str) -> int:
+    """Bytes of one element; 0 for strings, whose size varies."""
+    return dtypes.as_dtype(dtype).size if dtype != "string" else 0
+
+
+def slice_shape(text: str) -> tuple[int, ...]:
+    """The shape that a RestoreV2 slice text selects: "1003 8 0,251:-" -> (251, 8)."""
+    *full, spec = text.split(" ")
+    return tuple(
+        int(size) if part == "-" else int(part.split(",")[1]) for size, part in zip(full, spec.split(":"), strict=True)
+    )
+
+
+def slice_start(text: str) -> tuple[int, ...]:
+    """First index per axis: "1003 8 251,251:-" -> (251, 0)."""
+    return tuple(0 if part == "-" else int(part.split(",")[0]) for part in text.split(" ")[-1].split(":"))
+
+
+def add_table(item: GraphItem, checkpoint: Checkpoint, ref: CheckpointRef, name: str) -> int:
+    """Copies a checkpoint tensor into a table file (once per tensor) and returns its index in ``item.files``."""
+    source = ref.key + (f" [{ref.slice}]" if ref.slice else "")
+    known = _find(item, "table", source)
+    if known is not None:
+        return known
+    entry = checkpoint.entry(ref)
+    path = _new_path(item, name, ".table")
+    if path is not None:
+        checkpoint.copy(ref, path, name)
+    return _append(item, path, "table", name, entry.dtype, entry.shape, source)
+
+
+def add_array(item: GraphItem, array: npt.NDArray[Any], name: str) -> int:
+    """Writes the value of a constant into a table file and returns its index."""
+    path = _new_path(item, name, ".table")
+    if path is not None:
+        _native().write_table(str(path), name, np.ascontiguousarray(array))
+    dtype = dtypes.as_dtype(array.dtype).name
+    return _append(item, path, "table", name, dtype, tuple(array.shape), f"constant {name}")
+
+
+def add_vocabulary(
+    item: GraphItem, name: str, source: str, keys: Sequence[Any], values: npt.NDArray[Any], dtype: str
+) -> int:
+    """Writes a static map (keys of ``dtype`` "string" or "int64", int64 values) into a vocabulary file and returns its index."""
+    known = _find(item, "vocab", source)
+    if known is not None:
+        return known
+    path = _new_path(item, name, ".vocab")
+    if path is not None:
+        _native().write_vocab(str(path), name, keys, np.asarray(values, np.int64), dtype)
+    return _append(item, path, "vocab", name, dtype, (len(keys),), source)
+
+
+def merge_tables(item: GraphItem, nodes: Sequence[str], strategy: str) -> int:
+    """One table file with the rows of several table nodes' files, in the order of the unpartitioned variable.
+
+    strategy: "div" (one part after the other) or "mod" (row k of the whole is row k // P of part k % P). The parts' own
+    files stay until nothing reads them. Returns the index of the merged file; merging the same parts twice gives the same one.
+    """
+    parts = [item.files[item.tables[node]] for node in nodes]
+    source = f"{strategy} of " + ", ".join(p.source for p in parts)
+    known = _find(item, "table", source)
+    if known is not None:
+        return known
+    widths = {(p.dtype, p.shape[1:]) for p in parts}
+    if len(widths) != 1:
+        raise ValueError(f"the parts differ in dtype or width: {sorted(map(str, widths))}")
+    rows = sum(p.shape[0] for p in parts)
+    name = re.sub(r"/part_\d+$", "", parts[0].name)
+    path = _new_path(item, name, ".table")
+    if path is not None:
+        _native().merge_tables([str(p.path) for p in parts], str(path), name, strategy)
+    return _append(item, path, "table", name, parts[0].dtype, (rows, *parts[0].shape[1:]), source)
+
+
+def table_node(item: GraphItem, view: GraphView, index: int) -> str:
+    """Name of the TfctrTable node over file ``index``, made (with the store node) where there is none."""
+    for name, known in item.tables.items():
+        if known == index and name in view:
+            return name
+    file = item.files[index]
+    node = node_def_pb2.NodeDef(name=view.unique_name(f"{TABLE_PREFIX}{index}"), op="TfctrTable")
+    node.input.append(store_node(item, view))
+    node.attr["index"].i = index
+    node.attr["dtype"].type = dtypes.as_dtype(file.dtype).as_datatype_enum
+    node.attr["shape"].shape.SetInParent()
+    for size in file.shape:
+        node.attr["shape"].shape.dim.add().size = size
+    item.tables[view.add(node).name] = index
+    return node.name
+
+
+def store_node(item: GraphItem, view: GraphView) -> str:
+    """Name of the TfctrStore node, made where there is none."""
+    if item.store_node and item.store_node in view:
+        return item.store_node
+    node = node_def_pb2.NodeDef(name=view.unique_name(STORE_NODE), op="TfctrStore")
+    node.attr["container"].s = b""
+    node.attr["shared_name"].s = item.store_name.encode()
+    item.store_node = view.add(node).name
+    return item.store_node
+
+
+def constant_node(name: str, value: npt.NDArray[Any], dtype: int | None = None) -> node_def_pb2.NodeDef:
+    """A Const node. dtype: DataType number where NumPy's dtype does not say it."""
+    node = node_def_pb2.NodeDef(name=name, op="Const")
+    proto = tensor_util.make_tensor_proto(value, dtype=dtype)
+    node.attr["dtype"].type = proto.dtype
+    node.attr["value"].tensor.CopyFrom(proto)
+    return node
+
+
+def string_vector(name: str, values: Sequence[str]) -> node_def_pb2.NodeDef:
+    return constant_node(name, np.array([v.encode() for v in values], dtype=object), types_pb2.DT_STRING)
+
+
+def _find(item: GraphItem, kind: str, source: str) -> int | None:
+    return next((k for k, f in enumerate(item.files) if f.kind == kind and f.source == source), None)
+
+
+def _new_path(item: GraphItem, name: str, suffix: str) -> Path | None:
+    if item.work_dir is None:
+        return None
+    safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._") or "table"
+    return item.work_dir / f"{len(item.files):04d}_{safe[:80]}{suffix}"
+
+
+def _append(
+    item: GraphItem, path: Path | None, kind: str, name: str, dtype: str, shape: tuple[int, ...], source: str
+) -> int:
+    size, fingerprint = 0, ""
+    if path is not None:
+        info = _native().file_info(str(path))
+        if tuple(info["shape"]) != shape or info["dtype"] != dtype:
+            raise InternalError(f"{path} holds {info['dtype']} {info['shape']}, expected {dtype} {shape}")
+        size, fingerprint = path.stat().st_size, info["fingerprint"]
+    item.files.append(
+        StoreFile(
+            kind=kind, path=path, name=name, dtype=dtype, shape=shape, source=source, bytes=size, fingerprint=fingerprint
+        )
+    )
+    return len(item.files) - 1
+
+
+def _native() -> Any:
+    from tfctr.core import library
+
+    library.load()
+    return importlib.import_module("tfctr.core._native")
