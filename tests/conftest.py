@@ -8,6 +8,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import pytest
 
+pytest_plugins = ["tests.models.fixtures"]
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -1,11 +1,11 @@
 """What every model of the zoo is made of: saving, random inputs, and the outputs that stock TensorFlow gives.
 
-A model's ``save`` function writes a SavedModel and returns, per signature, one batch of inputs by signature input name. Tables
-hold distinct random values, and the float outputs must differ over the batch: a model whose output is nearly constant
-would hide a wrong lookup.
+A model's ``save`` function writes a SavedModel and returns, per signature, one batch of inputs by signature input name.
+Tables hold distinct random values, and the float outputs must differ over the batch: a nearly constant output would
+hide a wrong lookup.
 
-Parts of a composite TensorInfo (TF1 ``build_tensor_info(SparseTensor)``) are named ``feature/indices``, ``feature/values`` and
-``feature/dense_shape``; every other input and output has its signature name.
+Parts of a composite TensorInfo (TF1 ``build_tensor_info(SparseTensor)``) are named ``feature/indices``,
+``feature/values`` and ``feature/dense_shape``; every other input and output has its signature name.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 Arrays = dict[str, np.ndarray]
+Save = Callable[[str, np.random.Generator], dict[str, Arrays]]
 SERVING = "serving_default"
 BATCH = 24
 MIN_SPREAD = 0.05
@@ -30,13 +31,13 @@ class ModelBuilder:
 
     name: str
     family: str
-    save: Callable[[str, np.random.Generator], dict[str, Arrays]]
+    save: Save
     legacy: bool = False  # needs TF_USE_LEGACY_KERAS=1, hence a process of its own
 
 
 @dataclasses.dataclass(frozen=True)
 class BuiltModel:
-    """A saved model, one batch of inputs and what stock TensorFlow gives for it (``others``: the further signatures)."""
+    """A saved model, one batch of inputs and what stock TensorFlow gives (``others``: further signatures)."""
 
     path: Path
     inputs: Arrays
@@ -59,7 +60,7 @@ def tensor_names(info: tf.compat.v1.MetaGraphDef, signature: str, direction: str
 
 
 def run_stock(path: Path | str, requests: dict[str, Arrays]) -> dict[str, Arrays]:
-    """Runs one batch per signature through a stock TF1 session (default grappler) and returns the outputs by signature."""
+    """Runs one batch per signature through a stock TF1 session (default grappler); outputs by signature."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         info = tf.compat.v1.saved_model.loader.load(session, ["serve"], str(path))
         results = {}
@@ -89,8 +90,10 @@ def model_rng(name: str) -> np.random.Generator:
 
 
 def save_build(builder: ModelBuilder, folder: Path) -> None:
-    """Saves ``builder`` as ``folder`` with ``inputs.npz`` and ``outputs.npz`` beside saved_model.pb (per further signature
-    ``inputs.SIGNATURE.npz``)."""
+    """Saves ``builder`` as ``folder`` with ``inputs.npz`` and ``outputs.npz`` beside saved_model.pb.
+
+    Further signatures get ``inputs.SIGNATURE.npz`` and ``outputs.SIGNATURE.npz``.
+    """
     requests = builder.save(str(folder), model_rng(builder.name))
     outputs = run_stock(folder, requests)
     for signature, inputs in requests.items():
@@ -103,7 +106,7 @@ def save_build(builder: ModelBuilder, folder: Path) -> None:
 
 
 def _storable(value: np.ndarray) -> np.ndarray:
-    """bfloat16 has no npz form: stored as float32, which holds every bfloat16 value. Strings are stored as bytes objects."""
+    """bfloat16 has no npz form: stored as float32, which holds every bfloat16 value."""
     return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
 
 
@@ -162,7 +165,7 @@ def save_module(
 
 
 def row_lengths(rng: np.random.Generator, batch: int, max_length: int, empty_rows: bool = True) -> np.ndarray:
-    """Values per row, int64 [batch], 0 (or 1) to max_length; with ``empty_rows`` the first, a middle and the last row are empty."""
+    """Values per row, int64 [batch], up to max_length; ``empty_rows``: first, a middle and last row have none."""
     lengths = rng.integers(0 if empty_rows else 1, max_length + 1, batch)
     lengths[1] = max_length
     if empty_rows:

@@ -1,18 +1,31 @@
-"""Ids computed in the graph (family K), stacked tables with offsets (L), two-stage lookups and tables of 16-bit floats."""
+"""Ids computed in the graph (family K), stacked tables with offsets (L), two-stage lookups, 16-bit tables."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from tests.models.base import BATCH, SERVING, Arrays, ModelBuilder, Tower, row_lengths, save_module, sparse_parts, table
+from tests.models.base import (
+    BATCH,
+    SERVING,
+    Arrays,
+    ModelBuilder,
+    Save,
+    Tower,
+    row_lengths,
+    save_module,
+    sparse_parts,
+    table,
+)
 from tests.models.vocabularies import words
 
 
 class HashModel(tf.Module):
     """int32/int64 mod, uint32/uint64 by cast, text of integers, fast and strong string hashes, split strings."""
 
-    ROWS = {
+    ROWS: ClassVar = {
         "mod32": 101,
         "mod64": 997,
         "u32": 64,
@@ -125,7 +138,7 @@ class HalfModel(tf.Module):
         return {"score": self.tower(tf.concat([tf.cast(f, tf.float32) for f in found], 1))}
 
 
-def _save_half(dtype: tf.DType) -> object:
+def _save_half(dtype: tf.DType) -> Save:
     def save(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
         model = HalfModel(rng, dtype)
         indices, shape = sparse_parts(row_lengths(rng, BATCH, 5))

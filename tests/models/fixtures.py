@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.models.base import BuiltModel
+if TYPE_CHECKING:
+    from tests.models.base import BuiltModel
 
 
 class Zoo:
@@ -20,11 +25,30 @@ class Zoo:
         # Imported at first use: collecting tests must not wait for TensorFlow.
         from tests.models import zoo
 
-        return zoo.build(name, self.folder)
+        with _locked(self.folder / f".{'legacy' if zoo.MODELS[name].legacy else name}.lock"):
+            return zoo.build(name, self.folder)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a lock that the worker processes of one run (`pytest -n`) share."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
     """Models by name, written once per run; TFCTR_TEST_MODELS names a folder to keep them in between runs."""
     kept = os.environ.get("TFCTR_TEST_MODELS")
-    return Zoo(Path(kept) if kept else tmp_path_factory.mktemp("models"))
+    run_folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a folder of its own in the run's
+        run_folder = run_folder.parent
+    return Zoo(Path(kept) if kept else run_folder / "models")
+
+
+@pytest.fixture(scope="session")
+def zoo_model(zoo: Zoo) -> Zoo:
+    """Another name of `zoo`, for tests that take one model."""
+    return zoo

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.models.base import BATCH, SERVING, Arrays, ModelBuilder, table
+from tests.models.base import BATCH, SERVING, Arrays, ModelBuilder
 
 
 def export(model: keras.Model, path: str, inputs: Arrays) -> None:

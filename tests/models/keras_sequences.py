@@ -12,7 +12,7 @@ LENGTH = 9
 
 
 class MaskedSum(keras.layers.Layer):
-    """[B, T] ids and [B, T, D] rows to [B, D]: the sum of the rows whose id is not 0, or their mean over max(count, 1)."""
+    """[B, T] ids and [B, T, D] rows to [B, D]: sum of the rows whose id is not 0, or mean over max(count, 1)."""
 
     def __init__(self, mean: bool, **kwargs: object) -> None:
         super().__init__(**kwargs)
@@ -28,7 +28,7 @@ class MaskedSum(keras.layers.Layer):
 
 
 def _sequence(rng: np.random.Generator, vocabulary: int, dtype: str, empty: bool) -> np.ndarray:
-    """Padded ids [B, LENGTH]; ``empty``: some rows are all padding (NaN with GlobalAveragePooling1D, as in stock Keras)."""
+    """Padded ids [B, LENGTH]; ``empty``: some rows are all padding."""
     ids = rng.integers(1, vocabulary, (BATCH, LENGTH))
     lengths = rng.integers(0 if empty else 1, LENGTH + 1, (BATCH, 1))
     return np.where(np.arange(LENGTH) < lengths, ids, 0).astype(dtype)

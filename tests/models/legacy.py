@@ -14,8 +14,8 @@ from pathlib import Path
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from tests.models import legacy_columns, legacy_deepctr  # noqa: E402
-from tests.models.base import ModelBuilder, save_build  # noqa: E402
+from tests.models import legacy_columns, legacy_deepctr
+from tests.models.base import ModelBuilder, save_build
 
 MODELS: dict[str, ModelBuilder] = {b.name: b for module in (legacy_columns, legacy_deepctr) for b in module.BUILDERS}
 

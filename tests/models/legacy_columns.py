@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tests.models.base import BATCH, SERVING, Arrays, ModelBuilder, Tower, row_lengths, save_module, sparse_parts, table
+from tests.models.base import BATCH, SERVING, Arrays, ModelBuilder, Tower, row_lengths, save_module, sparse_parts
 from tests.models.partitioned import save_v1, v1_tower
 from tests.models.vocabularies import words
 
@@ -22,7 +22,7 @@ def _initialiser(seed: int) -> object:
 
 
 def _columns() -> list[object]:
-    """Nine columns: vocabulary list, hash, identity (default value), bucketized, crossed, weighted, numeric, multi-hot."""
+    """Nine columns: vocabulary list, hash, identity, bucketized, crossed, weighted, numeric, multi-hot."""
     city = fc.categorical_column_with_vocabulary_list("city", CITIES, num_oov_buckets=2)
     device = fc.categorical_column_with_hash_bucket("device", 60)
     slot = fc.categorical_column_with_identity("slot", 25, default_value=0)
@@ -124,8 +124,8 @@ def _save_input_layer(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
         # The wide part starts as zeros in linear_model: give it weights as training would.
         for k, variable in enumerate(v1.trainable_variables()):
             if "linear_model" in variable.name:
-                session.run(variable.assign(table(np.random.default_rng(k), *variable.shape.as_list()).reshape(variable.shape)) if
-                            variable.shape.rank == 2 else variable.assign([0.1]))  # fmt: skip
+                shape = variable.shape.as_list()
+                session.run(variable.assign(np.random.default_rng(k).normal(0, 0.5, shape).astype(np.float32)))
         save_v1(path, session, features, {"score": score}, main_op=v1.tables_initializer())
     return {SERVING: arrays}
 

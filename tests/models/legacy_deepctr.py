@@ -17,8 +17,8 @@ def _finish(
 ) -> dict[str, Arrays]:
     """Random weights in every table and kernel (DeepCTR's tables start at 1e-4), then a SavedModel.
 
-    ``whole``: as model.save writes it, with the functions of every layer in the library (seconds); else as model.export does. ``spread``: standard deviation
-    of the tables (a sum of 26 factorisation terms saturates the sigmoid at 0.5).
+    ``whole``: as model.save writes it, with the functions of every layer in the library (seconds); else as
+    model.export does. ``spread``: standard deviation of the tables (DeepFM's sum of 26 terms saturates at 0.5).
     """
     for weight in model.weights:  # type: ignore[attr-defined]
         shape = tuple(weight.shape)
@@ -133,7 +133,7 @@ def _save_multival(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
 
 
 def _save_tf_keras(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
-    """tf_keras' own Embedding (ResourceGather: -1 is an error): single ids, [B, 1] + Flatten, mask_zero + average pooling."""
+    """tf_keras' own Embedding (ResourceGather: -1 is an error): [B], [B, 1] + Flatten, mask_zero + average pooling."""
     import tf_keras
     from tf_keras import layers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tests.models.base import BATCH, SERVING, Arrays, ModelBuilder, row_lengths, sparse_parts
+from tests.models.base import BATCH, SERVING, Arrays, ModelBuilder, Save, row_lengths, sparse_parts
 
 v1 = tf.compat.v1
 
@@ -13,7 +13,7 @@ v1 = tf.compat.v1
 def save_v1(
     path: str, session: v1.Session, inputs: dict[str, object], outputs: dict[str, tf.Tensor], **more: object
 ) -> None:
-    """Saves the session's graph as a TF1 SavedModel with one predict signature; ``more`` goes to add_meta_graph_and_variables."""
+    """Saves the session's graph as a TF1 SavedModel with one signature; ``more`` goes to the builder."""
     signature = v1.saved_model.build_signature_def(
         {name: v1.saved_model.build_tensor_info(tensor) for name, tensor in inputs.items()},
         {name: v1.saved_model.build_tensor_info(tensor) for name, tensor in outputs.items()},
@@ -38,10 +38,8 @@ def v1_tower(rng: np.random.Generator, x: tf.Tensor, use_resource: bool) -> tf.T
     return tf.matmul(tf.nn.relu(tf.matmul(x, kernel)), logit)
 
 
-def _partitioned(
-    strategy: str, use_resource: bool, rows: tuple[int, int] = (1003, 202), single: bool = False
-) -> object:
-    """Two features over tables of 4 and 3 parts of unequal sizes; ``single``: one id per row by embedding_lookup as well."""
+def _partitioned(strategy: str, use_resource: bool, rows: tuple[int, int] = (1003, 202), single: bool = False) -> Save:
+    """Two features over tables of 4 and 3 parts of unequal sizes; ``single``: also embedding_lookup of [B] ids."""
 
     def save(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
         arrays: Arrays = {}

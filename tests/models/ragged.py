@@ -1,4 +1,4 @@
-"""Ragged ids (family B): embedding_lookup_sparse and safe_* over RaggedTensors, gather + reduce_mean, as tensors and composite."""
+"""Ragged ids (family B): embedding_lookup_sparse and safe_* over RaggedTensors, gather + reduce_mean."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class RaggedFeature:
 
 
 class RaggedModel(tf.Module):
-    """Ragged features into a tower. ``composite``: RaggedTensorSpec inputs (saved as a, a_1), else NAME_values and NAME_row_splits."""
+    """Ragged features into a tower.
+
+    ``composite``: the signature takes RaggedTensors (saved as a, a_1) instead of NAME_values and NAME_row_splits.
+    """
 
     def __init__(self, rng: np.random.Generator, features: list[RaggedFeature], composite: bool) -> None:
         super().__init__()

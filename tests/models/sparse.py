@@ -31,7 +31,7 @@ class SparseFeature:
 class SparseModel(tf.Module):
     """F sparse features, each looked up in its own table, concatenated into a tower.
 
-    ``composite``: the signature takes SparseTensors (saved as a, a_1, a_2) instead of NAME_indices, NAME_values, NAME_shape.
+    ``composite``: the signature takes SparseTensors (saved as a, a_1, a_2) instead of NAME_indices and so on.
     """
 
     def __init__(self, rng: np.random.Generator, features: list[SparseFeature], composite: bool = False) -> None:
@@ -103,6 +103,7 @@ def _builder(
     return ModelBuilder(name, family, save)
 
 
+PLAIN = {"safe": False, "negatives": False, "empty_rows": False}
 COMBINERS = ("sum", "mean", "sqrtn")
 
 
@@ -127,10 +128,6 @@ BUILDERS = [
     _builder("a_safe_sparse_defid_w", _varied(3, default_id=7, weighted=True)),
     _builder("a_safe_sparse_maxnorm", _varied(3, max_norm=1.0)),
     _builder("a_safe_sparse_maxnorm_w", _varied(3, max_norm=1.0, weighted=True)),
-    _builder(
-        "a_plain_sparse", _varied(6, safe=False, negatives=False, empty_rows=False), family="A plain sparse"
-    ),
-    _builder(
-        "a_plain_sparse_w", _varied(3, safe=False, negatives=False, empty_rows=False, weighted=True), family="A plain sparse"
-    ),
+    _builder("a_plain_sparse", _varied(6, **PLAIN), family="A plain sparse"),
+    _builder("a_plain_sparse_w", _varied(3, weighted=True, **PLAIN), family="A plain sparse"),
 ]  # fmt: skip

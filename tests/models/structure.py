@@ -1,4 +1,4 @@
-"""Models whose structure is the point: sequences with attention, control flow, tied softmax, several signatures, zero tables."""
+"""Models whose structure is the point: attention, control flow, tied softmax, several signatures, zero tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def one_id(name: str) -> tf.TensorSpec:
 
 
 class Din(tf.Module):
-    """Deep Interest Network by hand (family J): one item table gathered by [B] and [B, T], attention over the history."""
+    """Deep Interest Network by hand (family J): item table gathered by [B] and [B, T], then attention."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def _save_two_signatures(path: str, rng: np.random.Generator) -> dict[str, Array
 
 
 class ZeroTable(tf.Module):
-    """A first-order weight table that is still all zeros beside a trained one: equal rows prove nothing about a rule."""
+    """A first-order weight table that is still all zeros beside a trained one: equal rows prove nothing."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ def _save_zero(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
 
 
 class SharedAndRanked(tf.Module):
-    """One table by three sparse features, one of rank 3 (output [B, T, D]), one with unsorted rows, ids also used for a mask."""
+    """One table by three sparse features, one of rank 3 (output [B, T, D]), one unsorted, ids used twice."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         super().__init__()

@@ -29,5 +29,5 @@ def test_outputs_are_what_the_saved_model_gives(zoo: Zoo, name: str) -> None:
 
 
 def test_constant_output_is_refused() -> None:
-    with pytest.raises(AssertionError, match="'m'.*'score' does not spread"):
+    with pytest.raises(AssertionError, match=r"'m'.*'score' does not spread"):
         assert_spread("m", {"score": np.full((8, 1), 0.5, np.float32)})

@@ -1,4 +1,4 @@
-"""Vocabularies in front of tables (family E): Keras preprocessing layers, vocabulary files, static tables, a mutable table."""
+"""Vocabularies in front of tables (family E): Keras preprocessing, vocabulary files, static and mutable tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.models.base import BATCH, SERVING, Arrays, ModelBuilder, Tower, row_lengths, save_module, sparse_parts, table
+from tests.models.base import (
+    BATCH,
+    SERVING,
+    Arrays,
+    ModelBuilder,
+    Save,
+    Tower,
+    row_lengths,
+    save_module,
+    sparse_parts,
+    table,
+)
 from tests.models.keras_onehot import export, randomise
 
 
@@ -96,7 +107,7 @@ class VocabularyModel(tf.Module):
         return {**outputs, "city_id": city_ids} if self.echo else outputs
 
 
-def _save_file(echo: bool) -> object:
+def _save_file(echo: bool) -> Save:
     def save(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
         names = [f"city {k}" for k in range(90)]
         file = Path(path).with_name(Path(path).name + ".cities.txt")
@@ -127,7 +138,7 @@ def _save_file(echo: bool) -> object:
 
 
 class MutableModel(tf.Module):
-    """Ids through a MutableHashTable: read-write state that must stay a TensorFlow table, the lookup on its result may be fused."""
+    """Ids through a MutableHashTable: read-write state, which must stay a TensorFlow table."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         super().__init__()

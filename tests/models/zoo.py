@@ -11,7 +11,7 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from tests.models import (  # noqa: E402
+from tests.models import (
     computed_ids,
     keras_onehot,
     keras_sequences,
@@ -24,7 +24,7 @@ from tests.models import (  # noqa: E402
     structure,
     vocabularies,
 )
-from tests.models.base import BuiltModel, ModelBuilder, read_build, save_build  # noqa: E402
+from tests.models.base import BuiltModel, ModelBuilder, read_build, save_build
 
 _MODULES = (
     sparse, ragged, keras_onehot, keras_sequences, vocabularies, partitioned, computed_ids, structure, no_lookup,
