@@ -17,6 +17,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/types.h"
+#include "tfctr/core/export.h"
 #include "tfctr/core/storage/dtype.h"
 #include "tfctr/core/storage/status.h"
 #include "tfctr/core/storage/table_file.h"
@@ -62,8 +63,8 @@ absl::Status TableAt(const OpenedFiles& files, int64_t index, const TableFile** 
 absl::Status VocabAt(const OpenedFiles& files, int64_t index, const VocabFile** vocab);
 
 // DT_INVALID / DType::kInvalid for what has no counterpart.
-tensorflow::DataType ToTensorFlow(DType dtype);
-DType FromTensorFlow(tensorflow::DataType dtype);
+TFCTR_EXPORT tensorflow::DataType ToTensorFlow(DType dtype);
+TFCTR_EXPORT DType FromTensorFlow(tensorflow::DataType dtype);
 
 // kInvalid -> InvalidArgument, kNotFound -> NotFound, kCorrupt -> DataLoss, kIo -> Unavailable,
 // kNoSpace -> ResourceExhausted.
