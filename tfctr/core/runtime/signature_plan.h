@@ -1,0 +1,84 @@
+// What one signature takes and gives, prepared once when a model is opened so that a request costs only its own bytes.
+//
+// Words: a *part* is one tensor that the graph is fed with (a signature input, or one component of a composite input). A *feature* is
+// a sparse or ragged input made of several parts. A request may name parts and features.
+//
+// Thread-safety: immutable after construction; the Python objects in it are touched under the GIL only.
+#ifndef TFCTR_CORE_RUNTIME_SIGNATURE_PLAN_H_
+#define TFCTR_CORE_RUNTIME_SIGNATURE_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pybind11/numpy.h"
+#include "pybind11/pybind11.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tfctr {
+
+struct Part {
+  std::string name;
+  std::string tensor;  // graph tensor to feed, "x:0"
+  tensorflow::DataType dtype = tensorflow::DT_INVALID;
+  uint32_t element_bytes = 0;  // 0: strings
+  pybind11::object numpy;      // np.dtype; object for strings
+  bool rank_known = false;
+  std::vector<int64_t> dims;  // -1: any; only when rank_known
+  int feature = -1;           // the feature it belongs to
+
+  // "int64 [?, 3]".
+  std::string Describe() const;
+};
+
+struct Feature {
+  enum class Kind { kSparse, kRagged };
+  std::string name;
+  Kind kind = Kind::kSparse;
+  int values = -1;                // part numbers
+  int indices = -1;               // sparse
+  int dense_shape = -1;           // sparse
+  std::vector<int> row_splits;    // ragged: outermost first
+  std::vector<int> parts;         // all of the above
+  int levels = 0;                 // list nesting above the values: sparse rank - 1, or number of row_splits; -1: not known
+
+  // "a sparse int64 feature (a SparseTensor, or one list of values per row)".
+  std::string Describe(const std::vector<Part>& parts) const;
+};
+
+struct Output {
+  std::string name;
+  std::string tensor;
+  pybind11::object numpy;  // np.dtype; object for strings
+};
+
+// A key of a request: at least one of the two is set.
+struct Entry {
+  std::string name;
+  int part = -1;
+  int feature = -1;
+};
+
+struct SignaturePlan {
+  // Raises ValueError/KeyError for a malformed description (a bug of the caller, not of a request).
+  explicit SignaturePlan(const pybind11::dict& description);
+
+  std::string context;  // "model '...', signature '...'": starts every message
+  std::vector<Part> parts;
+  std::vector<Feature> features;
+  std::vector<Entry> entries;
+  pybind11::dict entry_of_name;  // str -> int
+  std::vector<uint32_t> element_bytes;
+  std::vector<tensorflow::DataType> layout;
+  bool packed = false;  // the graph takes arena, shapes and (has_strings) strings
+  bool has_strings = false;
+  std::string arena, shapes, strings;  // graph tensors of the packed form
+  std::vector<Output> outputs;
+};
+
+// "[2, ?]" for people; -1 prints as ?.
+std::string DescribeDims(const std::vector<int64_t>& dims);
+
+}  // namespace tfctr
+
+#endif  // TFCTR_CORE_RUNTIME_SIGNATURE_PLAN_H_
