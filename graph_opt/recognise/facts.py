@@ -1,0 +1,172 @@
+"""Static facts about the tensors of a graph: shapes, dtypes, constants, and what a small integer tensor is computed from.
+
+Shapes come from TensorFlow's own shape inference (the GraphDef is imported once into a scratch graph, nothing runs); constants
+from ``tf.get_static_value``, which folds shape arithmetic as far as shapes are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+from tensorflow.python.framework import op_def_registry
+
+from graph_opt.view import GraphView, canonical, node_of, port_of
+
+PASS_THROUGH = frozenset(
+    {"Identity", "IdentityN", "StopGradient", "Snapshot", "PreventGradient", "EnsureShape", "CheckNumerics"}
+)
+_SHAPE_READERS = frozenset({"Shape", "Size", "Rank", "ShapeN"})
+_FOLDABLE_BYTES = 1 << 20
+
+# Ops through which row numbers are computed from row_splits or shapes. A cone of these is never looked into: only what goes in counts.
+_ARITHMETIC = frozenset(
+    {
+        "Add", "AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Mod", "Maximum", "Minimum", "Neg", "Abs", "Square",
+        "Range", "Tile", "Pack", "Unpack", "ConcatV2", "StridedSlice", "Slice", "Reshape", "ExpandDims", "Squeeze", "Cast",
+        "BroadcastTo", "BroadcastArgs", "Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual", "LogicalAnd",
+        "LogicalOr", "LogicalNot", "Where", "GatherV2", "GatherNd", "Prod", "Max", "Min", "Sum", "All", "Any", "Cumsum",
+        "Fill", "Select", "SelectV2", "Transpose", "ZerosLike", "OnesLike", "Split", "SplitV", "ScatterNd", "ReverseV2",
+        "SparseReshape", "RaggedRange", "Bincount", "DenseBincount",
+    }
+)  # fmt: skip
+
+# Stateful by registration, because they own or read a resource; running them changes nothing.
+_HARMLESS = frozenset(
+    {
+        "Placeholder", "VarHandleOp", "VariableV2", "ReadVariableOp", "ResourceGather", "HashTableV2", "LookupTableFindV2",
+        "LookupTableSizeV2", "TfctrStore", "TfctrTable", "TfctrVocabFind", "TfctrFusedLookup",
+    }
+)  # fmt: skip
+
+
+def has_effect(node: node_def_pb2.NodeDef) -> bool:
+    """True for ops that write, check, print or draw random numbers (and for ops nobody registered)."""
+    if node.op in _HARMLESS:
+        return False
+    op_def = op_def_registry.get(node.op)
+    return op_def is None or op_def.is_stateful or node.op == "Assert"
+
+
+class Facts:
+    """Cached static facts of one :class:`GraphView`; valid while the graph is not edited."""
+
+    def __init__(self, view: GraphView) -> None:
+        self.view = view
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            tf.graph_util.import_graph_def(view.graph_def, name="")
+        self._leaves: dict[str, frozenset[str]] = {}
+        self._roots: dict[str, str] = {}
+        self._waits: dict[str, bool] = {}
+
+    def tensor(self, name: str) -> tf.Tensor:
+        """The symbolic tensor of that name in the scratch graph."""
+        operation = self._graph.get_operation_by_name(node_of(name))
+        return operation.outputs[port_of(name)]
+
+    def shape(self, name: str) -> list[int | None] | None:
+        """Static shape, None where the rank is unknown."""
+        shape = self.tensor(name).shape
+        return None if shape.rank is None else shape.as_list()
+
+    def rank(self, name: str) -> int | None:
+        return self.tensor(name).shape.rank
+
+    def dtype(self, name: str) -> tf.DType:
+        return self.tensor(name).dtype
+
+    def const(self, name: str) -> np.ndarray | None:
+        """The value of a tensor that is known without running the graph, None otherwise or where it is large."""
+        tensor = self.tensor(name)
+        if (
+            tensor.shape.rank is None
+            or (tensor.shape.num_elements() or 0) * max(tensor.dtype.size, 1) > _FOLDABLE_BYTES
+        ):
+            return None
+        if tensor.dtype in (tf.resource, tf.variant):
+            return None
+        with self._graph.as_default():
+            value = tf.get_static_value(tensor)
+        return None if value is None else np.asarray(value)
+
+    def root(self, name: str) -> str:
+        """The tensor behind identities (control edges of the identities are not looked at)."""
+        name = canonical(name)
+        known = self._roots.get(name)
+        if known is not None:
+            return known
+        node = self.view.get(name)
+        found = name
+        if node is not None and node.op in PASS_THROUGH and not self.waits_for_effect(node):
+            found = self.root(self.view.inputs(node)[port_of(name) if node.op == "IdentityN" else 0])
+        self._roots[name] = found
+        return found
+
+    def waits_for_effect(self, node: node_def_pb2.NodeDef) -> bool:
+        """True when a control input of ``node`` is, or leads through NoOps and identities to, an op with an effect."""
+        known = self._waits.get(node.name)
+        if known is not None:
+            return known
+        self._waits[node.name] = False  # a cycle of control edges can only pass through loops, which are never entered
+        pending = self.view.control_inputs(node)
+        seen = set()
+        found = False
+        while pending and not found:
+            name = pending.pop()
+            source = self.view.get(name)
+            if source is None or name in seen:
+                continue
+            seen.add(name)
+            found = has_effect(source)
+            pending += self.view.control_inputs(source)
+            if source.op in PASS_THROUGH:
+                pending += [node_of(t) for t in self.view.inputs(source)]
+        self._waits[node.name] = found
+        return found
+
+    def leaves(self, name: str) -> frozenset[str]:
+        """What a tensor is computed from: "shape:TENSOR" where only the shape is read, else "TENSOR".
+
+        Stops at every op that is not plain integer arithmetic or data movement.
+        """
+        name = self.root(name)
+        pending, seen = [name], set()
+        found: set[str] = set()
+        while pending:
+            current = self.root(pending.pop())
+            if current in seen:
+                continue
+            seen.add(current)
+            if current in self._leaves:
+                found |= self._leaves[current]
+                continue
+            node = self.view.get(current)
+            if node is None:
+                found.add(current)
+            elif node.op == "Const":
+                continue
+            elif node.op in _SHAPE_READERS:
+                found.add("shape:" + self.root(self.view.inputs(node)[port_of(current) if node.op == "ShapeN" else 0]))
+            elif node.op in _ARITHMETIC and self.view.inputs(node):
+                pending += self.view.inputs(node)
+            else:
+                found.add(current)
+        self._leaves[name] = frozenset(found)
+        return self._leaves[name]
+
+    def depends_only_on(self, name: str, stops: Sequence[str]) -> bool:
+        """True when every path from ``name`` up ends in one of ``stops`` or a constant."""
+        pending, seen, allowed = [self.root(name)], set(), {self.root(s) for s in stops}
+        while pending:
+            current = self.root(pending.pop())
+            if current in seen or current in allowed:
+                continue
+            seen.add(current)
+            node = self.view.get(current)
+            if node is None or (not self.view.inputs(node) and node.op != "Const"):
+                return False
+            pending += self.view.inputs(node)
+        return True

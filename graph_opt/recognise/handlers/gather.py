@@ -1,0 +1,71 @@
+"""Row gathers, and what may follow them row by row: taking rows by Unique's index, clipping to a norm."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from graph_opt.recognise.engine import NodeDef, Walk, handles
+from graph_opt.recognise.handlers.ids import chain_of
+from graph_opt.recognise.values import Found, PerValue, Scaled, Split, TableRef, UniqueIndex, Value
+
+_ID_DTYPES = ("int32", "int64")
+
+
+@handles("GatherV2", "Gather", "ResourceGather")
+def row_gather(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    table, ids = inputs[:2]
+    if not isinstance(table, TableRef) or not selects_rows(walk, node, inputs):
+        return None
+    chain = ids if isinstance(ids, Split) and ids.of is not None else chain_of(walk, ids, _ID_DTYPES)
+    if chain is None:
+        return None
+    tensor = walk.output(node)
+    return Found(tensor, node.name, (table.node,), chain, gathers=(node.name,), dtype=walk.dtype(tensor))
+
+
+def selects_rows(walk: Walk, node: NodeDef, inputs: list[Value]) -> bool:
+    """True for a gather along axis 0 without batch dimensions."""
+    if node.attr["batch_dims"].i:
+        return False
+    return node.op != "GatherV2" or walk.scalar(inputs[2]) == 0
+
+
+@handles("GatherV2", "Gather")
+def take_by_unique_index(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    """Rows of the distinct ids, taken by Unique's index: the rows of all ids."""
+    found, index = inputs[:2]
+    if isinstance(found, Found) and isinstance(index, UniqueIndex) and not found.pooled:
+        return of_all_values(walk, found, index)
+    return None
+
+
+def of_all_values(walk: Walk, found: Found, index: UniqueIndex) -> Found | None:
+    """``found``, the rows of distinct ids, as the rows of the ids that Unique saw."""
+    ids = found.ids
+    if not isinstance(ids, PerValue) or ids.base != index.values or ids.tokens:
+        return None
+    joined = dataclasses.replace(index.of, steps=(*index.of.steps, *ids.steps))
+    return dataclasses.replace(found, ids=joined)
+
+
+@handles("Mul")
+def scaled_rows(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    """Rows times a constant: the numerator of clip_by_norm."""
+    for rows, factor in (inputs, inputs[::-1]):
+        number = walk.scalar(factor)
+        if isinstance(rows, Found) and not rows.pooled and isinstance(number, float) and number > 0:
+            return Scaled(walk.output(node), rows, number)
+    return None
+
+
+@handles("RealDiv")
+def clipped_rows(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    """``rows * c / max(norm(rows), c)``; the norm is known by reading nothing but the rows."""
+    rows, norm = inputs
+    if (
+        isinstance(rows, Scaled)
+        and rows.found.max_norm is None
+        and walk.facts.depends_only_on(norm.tensor, [rows.found.tensor])
+    ):
+        return dataclasses.replace(rows.found, max_norm=rows.factor)
+    return None

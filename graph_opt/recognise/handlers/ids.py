@@ -1,0 +1,157 @@
+"""Id transforms: ops that turn every raw value into another one, written as steps of the spec."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from graph_opt.lookup_spec import Step
+from graph_opt.recognise.engine import NodeDef, Walk, handles, with_step
+from graph_opt.recognise.handlers.shapes import is_zero
+from graph_opt.recognise.values import Opaque, PerValue, Test, UniqueIndex, Value
+
+_INTEGERS = ("int32", "int64", "uint32", "uint64")
+_CASTABLE = (*_INTEGERS, "int8", "int16", "uint8", "uint16")
+
+
+def chain_of(walk: Walk, value: Value, dtypes: tuple[str, ...] = _INTEGERS) -> PerValue | None:
+    """``value`` as a chain whose elements have one of ``dtypes``; constants are no chains."""
+    if walk.dtype(value) not in dtypes or (isinstance(value, Opaque) and walk.const(value) is not None):
+        return None
+    return walk.per_value(value)
+
+
+def integer(walk: Walk, value: Value) -> int | None:
+    """The integer that a constant tensor holds."""
+    number = walk.scalar(value)
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+@handles("FloorMod", "FloorDiv")
+def modulo_and_division(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    chain, number = chain_of(walk, inputs[0]), integer(walk, inputs[1])
+    if chain is None or number is None or number <= 0:
+        return None
+    return with_step(chain, Step("mod" if node.op == "FloorMod" else "divide", (str(number),)))
+
+
+@handles("Add", "AddV2", "Mul", "Sub")
+def arithmetic(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    left, right = inputs
+    if node.op != "Sub" and chain_of(walk, left) is None:
+        left, right = right, left
+    chain = chain_of(walk, left)
+    if chain is None:
+        return None
+    number = integer(walk, right)
+    if number is not None:
+        if node.op == "Mul":
+            return with_step(chain, Step("mul", (str(number),)))
+        return with_step(chain, Step("add", (str(-number if node.op == "Sub" else number),)))
+    return _column_offsets(walk, chain, right) if node.op in ("Add", "AddV2") else None
+
+
+def _column_offsets(walk: Walk, chain: PerValue, offsets: Value) -> Value | None:
+    """ids [B, F] + offsets [F]: one offset per column (stacked tables)."""
+    array, shape = walk.const(offsets), walk.shape(chain)
+    if array is None or not shape or array.size != array.shape[-1] or shape[-1] not in (None, array.size):
+        return None
+    return with_step(chain, Step("addcol", tuple(str(int(c)) for c in array.reshape(-1))))
+
+
+@handles("Cast")
+def casts(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    source, target = walk.dtype(inputs[0]), walk.dtype(walk.output(node))
+    floats = ("float16", "bfloat16", "float32", "float64")
+    if target in _INTEGERS and source in (*_CASTABLE, "float32", "float64"):
+        chain = chain_of(walk, inputs[0], (source,))
+        return None if chain is None else chain if source == target else with_step(chain, Step("cast", (target,)))
+    if (
+        source in floats
+        and target in floats
+        and walk.facts.dtype(inputs[0].tensor).size <= walk.facts.dtype(walk.output(node)).size
+    ):
+        return chain_of(walk, inputs[0], (source,))  # exact: weights of a narrower float
+    return None
+
+
+@handles("Select", "SelectV2")
+def selections(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    """``v < 0 ? v + V : v`` and other replacements of ids that are out of range."""
+    test, yes, no = inputs
+    if not isinstance(test, Test):
+        return None
+    if isinstance(yes, PerValue | Opaque) and walk.const(yes) is None and walk.const(no) is not None:
+        test, yes, no = test.negated(), no, yes
+    chain = chain_of(walk, no)
+    if chain is None or any((c.base, c.steps, c.tokens) != (chain.base, chain.steps, chain.tokens) for c in test.conds):
+        return _swapped_wrap(walk, test, yes, no)
+    bounds = {c.kind: c.limit for c in test.conds}
+    number = 0 if is_zero(walk, yes) else integer(walk, yes)
+    if bounds == {"lt": 0}:
+        if number is not None:
+            return with_step(chain, Step("select_negative", (str(number),)))
+        if isinstance(yes, PerValue) and (yes.base, yes.tokens) == (chain.base, chain.tokens):
+            added = yes.steps[len(chain.steps) :]
+            if yes.steps[: len(chain.steps)] == chain.steps and len(added) == 1 and added[0].kind == "add":
+                return with_step(chain, Step("wrap_negative", added[0].args))
+    if set(bounds) == {"lt", "ge"} and (test.any and len(test.conds) == 2) and number is not None:
+        return with_step(chain, Step("select_out_of_range", (str(bounds["lt"]), str(bounds["ge"]), str(number))))
+    return None
+
+
+def _swapped_wrap(walk: Walk, test: Test, yes: Value, no: Value) -> Value | None:
+    # v >= 0 ? v : v + V
+    if isinstance(yes, PerValue | Opaque) and isinstance(no, PerValue) and len(test.conds) == 1:
+        plain, cond = walk.per_value(yes), next(iter(test.conds))
+        if plain and (cond.kind, cond.limit) == ("ge", 0) and (cond.base, cond.steps) == (plain.base, plain.steps):
+            added = no.steps[len(plain.steps) :]
+            if (
+                no.base == plain.base
+                and no.steps[: len(plain.steps)] == plain.steps
+                and [s.kind for s in added] == ["add"]
+            ):
+                return with_step(plain, Step("wrap_negative", added[0].args))
+    return None
+
+
+@handles("AsString")
+def as_string(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    plain = node.attr["width"].i in (-1, 0) and not node.attr["fill"].s and not node.attr["shortest"].b
+    chain = chain_of(walk, inputs[0], _CASTABLE) if plain else None
+    return None if chain is None else with_step(chain, Step("as_string"))
+
+
+@handles("StringToHashBucketFast", "StringToHashBucketStrong")
+def hashes(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    chain, buckets = chain_of(walk, inputs[0], ("string",)), str(node.attr["num_buckets"].i)
+    if chain is None:
+        return None
+    if node.op == "StringToHashBucketFast":
+        return with_step(chain, Step("hash_fast", (buckets,)))
+    keys = [str(k % (1 << 64)) for k in node.attr["key"].list.i]
+    return with_step(chain, Step("hash_strong", (buckets, *keys)))
+
+
+@handles("Bucketize")
+def bucketize(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    chain = chain_of(walk, inputs[0], ("float32",))
+    boundaries = [repr(float(b)) for b in node.attr["boundaries"].list.f]
+    return None if chain is None else with_step(chain, Step("bucketize", tuple(boundaries)))
+
+
+@handles("TfctrVocabFind")
+def vocabulary(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    chain, default = chain_of(walk, inputs[1], ("string", "int32", "int64")), walk.scalar(inputs[2])
+    if chain is None or default is None:
+        return None
+    return with_step(chain, Step("vocab", (str(node.attr["index"].i), str(default))))
+
+
+@handles("Unique", "UniqueV2")
+def unique(walk: Walk, node: NodeDef, inputs: list[Value]) -> list[Value | None] | None:
+    chain = walk.per_value(inputs[0])
+    if chain is None:
+        return None
+    values = walk.output(node)
+    walk.uniques[values] = chain
+    return [None, UniqueIndex(walk.output(node, 1), dataclasses.replace(chain), values)]

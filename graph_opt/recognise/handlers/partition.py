@@ -1,0 +1,68 @@
+"""Tables kept in several variables: ids dealt out to the parts, rows put together again."""
+
+from __future__ import annotations
+
+import dataclasses
+import os.path
+
+from graph_opt.recognise.engine import NodeDef, Walk, handles
+from graph_opt.recognise.values import Found, PerValue, Split, Value
+
+
+@handles("DynamicPartition")
+def partition(walk: Walk, node: NodeDef, inputs: list[Value]) -> list[Value | None] | None:
+    data, assigned = inputs
+    parts = node.attr["num_partitions"].i
+    whole = _dealt_ids(walk, assigned.tensor)
+    if whole is None:
+        return None
+    modulo = isinstance(assigned, PerValue) and any(s.kind == "mod" and s.args == (str(parts),) for s in assigned.steps)
+    strategy = "mod" if modulo else "div"
+    positions = all(leaf.startswith("shape:") for leaf in walk.facts.leaves(data.tensor))
+    split = Split("", 0, parts, strategy, assigned.tensor, None if positions else whole)
+    return [dataclasses.replace(split, index=k) for k in range(parts)]
+
+
+def _dealt_ids(walk: Walk, assigned: str) -> PerValue | None:
+    """The chain of ids that part numbers are computed from: the longest common beginning of all chains in their cone."""
+    pending, seen, chains = [assigned], set(), []
+    while pending:
+        tensor = walk.facts.root(pending.pop())
+        if tensor in seen:
+            continue
+        seen.add(tensor)
+        value = walk.value(tensor)
+        if isinstance(value, PerValue):
+            chains.append(value)
+        elif walk.const(tensor) is None and walk.facts.leaves(tensor):
+            pending += walk.view.inputs(walk.view.producer(tensor))
+    if not chains or len({(c.base, c.tokens) for c in chains}) != 1:
+        return None
+    steps = os.path.commonprefix([list(c.steps) for c in chains])
+    if len(chains) == 1:  # assigned itself is a chain: its last mod or divide does the dealing
+        while steps and steps[-1].kind == "cast":
+            steps = steps[:-1]
+        steps = steps[:-1]
+    cuts = tuple(c for c in chains[0].cuts if c.steps <= len(steps))
+    return dataclasses.replace(chains[0], steps=tuple(steps), cuts=cuts)
+
+
+@handles("ParallelDynamicStitch", "DynamicStitch")
+def stitch(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    parts = node.attr["N"].i
+    positions, rows = inputs[:parts], inputs[parts:]
+    if not all(isinstance(p, Split) and p.of is None and p.index == k for k, p in enumerate(positions)):
+        return None
+    if not all(isinstance(r, Found) and isinstance(r.ids, Split) and r.ids.index == k for k, r in enumerate(rows)):
+        return None
+    first = rows[0]
+    assert isinstance(first, Found) and isinstance(first.ids, Split) and first.ids.of is not None
+    assigned = {p.assigned for p in positions} | {r.ids.assigned for r in rows}
+    if len(assigned) != 1 or len({r.max_norm for r in rows}) != 1 or any(r.pooled for r in rows):
+        return None
+    trace = tuple(t for r in rows for t in r.trace)
+    tables = tuple(t for r in rows for t in r.tables)
+    gathers = tuple(g for r in rows for g in r.gathers)
+    return dataclasses.replace(
+        first, tables=tables, gathers=gathers, ids=first.ids.of, strategy=first.ids.strategy, trace=trace
+    )

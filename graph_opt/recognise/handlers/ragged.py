@@ -1,0 +1,44 @@
+"""Row numbers of values: from row_splits (about 30 ops that are never matched one by one), from indices, or given."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from graph_opt.recognise.engine import NodeDef, Walk, handles
+from graph_opt.recognise.handlers.shapes import plain_base
+from graph_opt.recognise.handlers.sparse import filled
+from graph_opt.recognise.values import Coords, Cut, Rowing, Value
+
+
+def as_row_numbers(walk: Walk, value: Value) -> Coords | None:
+    """``value`` read as the row number of every value (segment ids)."""
+    if isinstance(value, Coords):
+        return value if value.column is not None else None
+    chain = walk.per_value(value)
+    if chain is None or any(s.kind != "cast" for s in chain.steps) or walk.dtype(chain) not in ("int32", "int64"):
+        return None
+    if walk.rank(chain) not in (1, None):
+        return None
+    cuts = tuple(Cut(c.tensor, 1, c.tokens) for c in chain.cuts)
+    return Coords(chain.tensor, _rowing(walk, chain.base), chain.tokens, cuts=cuts, column=0)
+
+
+def _rowing(walk: Walk, tensor: str) -> Rowing:
+    """What segment ids are computed from: one row_splits vector, the shape of one tensor, or nothing simpler than themselves."""
+    leaves = walk.facts.leaves(tensor)
+    data = [leaf for leaf in leaves if not leaf.startswith("shape:")]
+    if len(data) == 1 and data[0] != tensor and walk.rank(data[0]) == 1 and walk.dtype(data[0]) in ("int32", "int64"):
+        return Rowing("ragged", data[0])
+    if not data:
+        sources = {plain_base(walk, leaf.removeprefix("shape:")) for leaf in leaves}
+        if len(sources) == 1 and walk.rank(next(iter(sources))) == 2:
+            return Rowing("dense", sources.pop())
+    return Rowing("segments", tensor)
+
+
+@handles("RaggedFillEmptyRows")
+def ragged_fill_empty_rows(walk: Walk, node: NodeDef, inputs: list[Value]) -> list[Value | None] | None:
+    coords, values = as_row_numbers(walk, inputs[0]), walk.per_value(inputs[1])
+    if coords is None or values is None or values.tokens != coords.tokens:
+        return None
+    return filled(walk, node, dataclasses.replace(coords, shape=inputs[2].tensor), values, inputs[3])

@@ -1,0 +1,18 @@
+"""Why a lookup is left as it is: every reason the recogniser can give, one sentence each."""
+
+CONTROL_FLOW = "the lookup is inside control flow (a loop, a branch or a mapped function)"
+MUTABLE_TABLE = "the table is written or kept as mutable state on the serving path"
+READ_DENSELY = "the table is read as a whole here, not by rows"
+TWO_STAGE = "the ids depend on the result of another lookup"
+TABLE_DTYPE = "the table's dtype is not float32, float16, bfloat16 or float64"
+TABLE_RANK = "the table is not a matrix of rows"
+IDS_DTYPE = "the ids are neither integers nor values that an id transform turns into integers"
+CONSTANT_IDS = "the ids do not depend on the request"
+ON_GPU = "the node is placed on a GPU"
+CONTROL_EDGE = "another node waits for one inside the lookup (control edge)"
+GATHER_AXIS = "the gather selects along another axis than the rows, or with batch dimensions"
+USED_INSIDE = "a tensor inside the lookup is used elsewhere too, and no earlier tensor can be computed alone"
+PARTS_DIFFER = "the parts of the partitioned table differ in width or dtype, or are used in another order"
+UNKNOWN_RANK = "the rank of the ids is not known"
+
+ALL = tuple(value for name, value in sorted(globals().items()) if name.isupper() and isinstance(value, str))

@@ -1,0 +1,124 @@
+"""Where a lookup begins and ends in the graph: cones, outside users, control edges, control flow, dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tensorflow.core.framework import node_def_pb2
+
+from graph_opt.recognise import reasons
+from graph_opt.recognise.facts import PASS_THROUGH, Facts, has_effect
+from graph_opt.view import GraphView, canonical, node_of
+
+FUNCTIONAL_CONTROL_FLOW = frozenset(
+    {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase", "For", "MapDefun", "SymbolicGradient",
+     "PartitionedCall", "StatefulPartitionedCall", "RemoteCall"}
+)  # fmt: skip
+LOOP_OPS = frozenset({"Enter", "RefEnter", "Switch", "RefSwitch", "NextIteration", "RefNextIteration", "LoopCond"})
+_INPUTS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault", "_Arg"})
+
+
+class Scope:
+    """Questions about one graph and the outputs that count (``fetches``, graph tensors)."""
+
+    def __init__(self, view: GraphView, facts: Facts, fetches: Iterable[str]) -> None:
+        self._view = view
+        self._facts = facts
+        self._fetches = {canonical(f) for f in fetches}
+        self._live = view.ancestors(self._fetches)
+        self._in_control_flow = _in_control_flow(view)
+
+    def reaches(self, node: str) -> bool:
+        """True when an output needs ``node``."""
+        return node in self._live
+
+    def why_not(self, gather: str) -> str | None:
+        """The reason not to touch a gather that has nothing to do with what it computes."""
+        node = self._view.node(gather)
+        if gather in self._in_control_flow:
+            return reasons.CONTROL_FLOW
+        if "GPU" in node.device.upper():
+            return reasons.ON_GPU
+        if self._facts.waits_for_effect(node):
+            return reasons.CONTROL_EDGE
+        return None
+
+    def cone(self, output: str, sources: Sequence[str]) -> frozenset[str] | None:
+        """Nodes between ``sources`` and ``output``, constants included; None where something else is read too."""
+        stop = {canonical(s) for s in sources}
+        pending, found = [node_of(output)], set()
+        while pending:
+            name = pending.pop()
+            if name in found:
+                continue
+            node = self._view.get(name)
+            if node is None or node.op in _INPUTS or "GPU" in node.device.upper():
+                return None
+            if self._facts.waits_for_effect(node) or (has_effect(node) and not _is_ours(node)):
+                return None
+            found.add(name)
+            pending += [node_of(t) for t in self._view.inputs(node) if t not in stop]
+        return frozenset(
+            n for n in found if not _is_ours(self._view.node(n)) or self._view.node(n).op == "TfctrVocabFind"
+        )
+
+    def used_outside(self, tensors: Iterable[str], cone: frozenset[str]) -> bool:
+        """True when one of the tensors is an output or has a user outside ``cone`` (identities are looked through)."""
+        return any(self._is_used_outside(t, cone) for t in tensors)
+
+    def _is_used_outside(self, tensor: str, cone: frozenset[str]) -> bool:
+        if canonical(tensor) in self._fetches:
+            return True
+        for user, _ in self._view.consumers(tensor):
+            if user.name in cone or user.name not in self._live:
+                continue
+            if user.op in PASS_THROUGH and user.op != "IdentityN":
+                if not self._is_used_outside(f"{user.name}:0", cone):
+                    continue
+            return True
+        return False
+
+    def depends_on(self, sources: Sequence[str], nodes: Sequence[str]) -> bool:
+        """True when one of ``nodes`` is needed to compute a source."""
+        wanted = set(nodes)
+        pending, seen = [node_of(s) for s in sources], set()
+        while pending:
+            name = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in wanted:
+                return True
+            node = self._view.get(name)
+            pending += [node_of(i) for i in node.input] if node is not None else []
+        return False
+
+    def inputs_of(self, tensor: str) -> list[str]:
+        """The placeholders that ``tensor`` is computed from, in no order."""
+        found = []
+        for name in self._view.ancestors([tensor]):
+            node = self._view.node(name)
+            if node.op in _INPUTS:
+                found.append(f"{name}:0")
+        return sorted(found)
+
+
+def _is_ours(node: node_def_pb2.NodeDef) -> bool:
+    return node.op in ("TfctrTable", "TfctrStore", "TfctrVocabFind")
+
+
+def _in_control_flow(view: GraphView) -> set[str]:
+    """Nodes inside TF1 loops and branches."""
+    inside: set[str] = set()
+    if not any(node.op in LOOP_OPS for node in view):
+        return inside
+    for node in view.topological():
+        sources = [node_of(i) for i in node.input]
+        entered = any(s in inside for s in sources) or node.op in LOOP_OPS
+        is_loop_merge = node.op in ("Merge", "RefMerge") and any(
+            "Enter" in view.node(s).op for s in sources if s in view
+        )
+        leaves = node.op in ("Exit", "RefExit") or (node.op in ("Merge", "RefMerge") and not is_loop_merge)
+        if entered and not leaves:
+            inside.add(node.name)
+    return inside
