@@ -2,8 +2,8 @@
 # is there already. `make help` lists them.
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
-# Two worker processes: TensorFlow is imported twice, and both cores are used. One file stays in one worker.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# Two worker processes: TensorFlow is imported twice, and both cores are used. A worker that runs out takes from the other.
+PYTEST_ARGS ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-long check check-native lint format bench clean
