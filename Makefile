@@ -43,8 +43,11 @@ format: build  ## Reformat Python and C++
 	@$(PY) -m ruff format .
 	@git ls-files 'tfctr/*.cc' 'tfctr/*.h' 'benchmarks/*.cc' 'benchmarks/*.h' | xargs -r .venv/bin/clang-format -i
 
-bench: build  ## The benchmarks against stock TensorFlow (peers: see benchmarks/README.md)
-	@$(PY) -m benchmarks.run $(ARGS)
+bench: build  ## All benchmarks against stock TensorFlow; PEERS=1 installs and measures torch and FBGEMM too
+	@$(if $(PEERS),tools/setup.sh requirements-bench.txt)
+	@set -e; for file in benchmarks/bench_*.py; do \
+	  name=$$(basename $$file .py); echo "== $$name"; $(PY) -m benchmarks.$$name $(ARGS); \
+	done
 
 clean:  ## Remove what was built (not .venv)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache tfctr/core/*.so

@@ -1,4 +1,4 @@
-"""Who may import or include whom (docs/architecture.md, "Layers"). Reads the sources only; nothing is imported."""
+"""Who may import or include whom (CONTRIBUTING.md, "Layers"). Reads the sources only; nothing is imported."""
 
 import ast
 import re
