@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
@@ -93,6 +94,7 @@ class GraphItem:
     store_name: the store's shared_name, unique per bundle. work_dir: folder for the files, None where they are not wanted.
     tables: TfctrTable node -> index in files. partitions: what is known of PartitionedVariables. groups: fused ops.
     packed: signature -> its packed form. asset_paths: asset filename -> where the file lies, for assets that are store files.
+    sample_keys: some keys of vocabularies that were only analysed.
     restore_op, restore_filename: node that restores the mutable state and its filename tensor, "" where there is none.
     mutable_state: variables and tables that stay, and why.
     """
@@ -114,6 +116,7 @@ class GraphItem:
     partitions: list[PartitionGroup] = dataclasses.field(default_factory=list)
     groups: list[FusedGroup] = dataclasses.field(default_factory=list)
     packed: dict[str, str] = dataclasses.field(default_factory=dict)
+    sample_keys: dict[int, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     asset_paths: dict[str, Path] = dataclasses.field(default_factory=dict)
     restore_op: str = ""
     restore_filename: str = ""
@@ -139,6 +142,7 @@ class GraphItem:
             partitions=list(self.partitions),
             groups=list(self.groups),
             packed=dict(self.packed),
+            sample_keys=dict(self.sample_keys),
             asset_paths=dict(self.asset_paths),
             mutable_state=list(self.mutable_state),
         )

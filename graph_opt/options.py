@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from graph_opt.report import Pass
 
@@ -12,11 +14,13 @@ from graph_opt.report import Pass
 class ConvertOptions:
     """What ``convert`` does; every field has the default of the command line.
 
-    signatures: those to optimise; empty = all of the chosen MetaGraph (the others survive unoptimised).
+    signatures: those to optimise; None = all of the chosen MetaGraph (the others survive unoptimised).
     tags: of the MetaGraph; None = "serve", and an error where there are several.
     disable: names of passes to leave out (``tfctr passes`` lists them).
     extra_passes: passes of the user's own, run after the lookups are fused and before inputs are packed.
-    samples: file of inputs (.npz or .jsonl) to compare outputs on, instead of generated ones.
+    samples_path: file of inputs (.npz or .jsonl) to compare outputs on, instead of generated ones.
+    report_path: where the HTML report goes; None: nowhere.
+    read_samples: reads that file for a signature's info (``tfctr.convert`` sets it).
     op_libraries: libraries with the model's own custom ops, loaded before anything else.
     strict: raise StrictRefusal, and write nothing, where a pass raises, breaks the graph or a lookup fails its proof.
     require_fused: shell patterns; StrictRefusal unless every lookup whose name matches was fused and each pattern matches one.
@@ -25,12 +29,14 @@ class ConvertOptions:
     instead of constants. sample_rows: rows of generated inputs. seed: of generated inputs and probes.
     """
 
-    signatures: tuple[str, ...] = ()
+    signatures: tuple[str, ...] | None = None
     tags: tuple[str, ...] | None = None
     disable: tuple[str, ...] = ()
     extra_passes: tuple[Pass, ...] = ()
-    samples: Path | None = None
-    op_libraries: tuple[Path, ...] = ()
+    samples_path: Path | str | None = None
+    report_path: Path | str | None = None
+    op_libraries: tuple[Path | str, ...] = ()
+    read_samples: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     strict: bool = False
     require_fused: tuple[str, ...] = ()
     force: bool = False

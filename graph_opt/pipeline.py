@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
+from graph_opt.passes.drop_unused_files import drop_unused_files
 from graph_opt.passes.externalise_tables import externalise_tables
 from graph_opt.passes.externalise_vocabularies import externalise_vocabularies
 from graph_opt.passes.fuse_lookups import fuse_lookups
@@ -26,46 +27,53 @@ REFERENCE_PASSES = (
     Pass(
         name="prune_training",
         run=prune_training,
-        summary="removes optimizer slots, save/restore and everything else that no signature needs",
-        order="first: later passes judge a variable by its uses, and training's uses are not serving's",
+        does="removes optimizer slots, save/restore and everything else that no signature needs",
+        order_reason="first: later passes judge a variable by its uses, and training's uses are not serving's",
     ),
     Pass(
         name="externalise_tables",
         run=externalise_tables,
-        summary="variables become table files shared by all sessions, or small constants",
-        order="after prune_training; before all that looks for tables. Needed for a bundle: it has no variables",
-        required=True,
+        does="variables become table files shared by all sessions, or small constants",
+        order_reason="after prune_training; before all that looks for tables. Needed for a bundle: it has no variables",
+        can_disable=False,
     ),
     Pass(
         name="externalise_vocabularies",
         run=externalise_vocabularies,
-        summary="static hash tables become vocabulary files shared by all sessions",
-        order="after prune_training (sees serving's uses only); before fuse_lookups, which puts vocabularies into lookups",
+        does="static hash tables become vocabulary files shared by all sessions",
+        order_reason="after prune_training (sees serving's uses only); before fuse_lookups, which puts vocabularies into lookups",
     ),
     Pass(
         name="normalise",
         run=normalise,
-        summary="removes identities and control edges that say nothing",
-        order="after the externalise passes: only they know which reads are of constants. Ends the reference graph",
+        does="removes identities and control edges that say nothing",
+        order_reason="after the externalise passes: only they know which reads are of constants. Ends the reference graph",
     ),
 )
 REWRITE_PASSES = (
     Pass(
         name="fuse_lookups",
         run=fuse_lookups,
-        summary="embedding lookups become fused ops, each proven on surrogate tables",
-        order="after normalise: dead waits would keep the old lookups alive",
+        does="embedding lookups become fused ops, each proven on surrogate tables",
+        order_reason="after normalise: dead waits would keep the old lookups alive",
+    ),
+    Pass(
+        name="drop_unused_files",
+        run=drop_unused_files,
+        does="drops table files that only unfused lookups read (parts of tables that were merged)",
+        order_reason="after fuse_lookups, which leaves them; before pack_inputs, which copies the numbers of files",
     ),
     Pass(
         name="pack_inputs",
         run=pack_inputs,
-        summary="adds a packed form of each signature, fed by three tensors however many inputs it has",
-        order="last: it duplicates what the passes before made",
+        does="adds a packed form of each signature, fed by three tensors however many inputs it has",
+        order_reason="last: it duplicates what the passes before made",
     ),
 )
 DEFAULT_PASSES = REFERENCE_PASSES + REWRITE_PASSES
 
-Progress = Callable[[str], None]
+# progress(stage, done, total): total 0 where it is not known.
+Progress = Callable[[str, int, int], None]
 
 
 def check_names(options: ConvertOptions) -> None:
@@ -74,27 +82,32 @@ def check_names(options: ConvertOptions) -> None:
     for name in options.disable:
         if name not in known:
             raise UsageError(f"there is no pass {name!r}; the passes are: {', '.join(known)}")
-        if known[name].required:
-            raise UsageError(f"the pass {name!r} can't be disabled: {known[name].order}")
+        if not known[name].can_disable:
+            raise UsageError(f"the pass {name!r} can't be disabled: {known[name].order_reason}")
 
 
 def all_passes(options: ConvertOptions) -> tuple[Pass, ...]:
-    """Default passes with the user's own ones between fuse_lookups and pack_inputs."""
-    return DEFAULT_PASSES[:-1] + options.extra_passes + DEFAULT_PASSES[-1:]
+    """Default passes with the user's own ones between fuse_lookups and drop_unused_files."""
+    return DEFAULT_PASSES[:-2] + options.extra_passes + DEFAULT_PASSES[-2:]
 
 
 def run_passes(
-    item: GraphItem, passes: Sequence[Pass], options: ConvertOptions, progress: Progress = lambda _: None
+    item: GraphItem, passes: Sequence[Pass], options: ConvertOptions, progress: Progress = lambda *_: None
 ) -> list[PassReport]:
     """Runs ``passes`` over ``item`` in order. StrictRefusal where ``options.strict`` and one failed or a proof did."""
-    return [run_pass(item, one, options, progress) for one in passes]
+    reports = []
+    for number, one in enumerate(passes):
+        progress("passes", number, len(passes))
+        reports.append(run_pass(item, one, options))
+    progress("passes", len(passes), len(passes))
+    return reports
 
 
-def run_pass(item: GraphItem, one: Pass, options: ConvertOptions, progress: Progress) -> PassReport:
+def run_pass(item: GraphItem, one: Pass, options: ConvertOptions) -> PassReport:
+    """Runs one pass; see ``run_passes``."""
     before = len(item.graph_def.node)
     if one.name in options.disable:
         return PassReport(name=one.name, status="disabled", nodes_before=before, nodes_after=before)
-    progress(one.name)
     saved = item.copy()
     start = time.perf_counter()
     try:
@@ -102,7 +115,7 @@ def run_pass(item: GraphItem, one: Pass, options: ConvertOptions, progress: Prog
         if options.verify_passes:
             verify(item)
     except Exception as error:
-        if one.required or _is_users(error):
+        if not one.can_disable or _is_users(error):
             raise
         if options.strict:
             raise StrictRefusal(f"pass {one.name} failed: {error}") from error

@@ -38,16 +38,16 @@ class PassOutcome:
 class Pass:
     """One entry of the pass list.
 
-    run: changes the GraphItem it is given; raising leaves the model as it was before the pass. summary: what it does, one
-    line. order: why it stands where it stands. required: a bundle can't be made without it, so it can't be disabled and its
+    run: changes the GraphItem it is given; raising leaves the model as it was before the pass. does: what it does, one line.
+    order_reason: why it stands where it stands. can_disable: False for a pass that a bundle can't be made without; its
     failure ends the conversion.
     """
 
     name: str
     run: Callable[[GraphItem, ConvertOptions], PassOutcome]
-    summary: str
-    order: str = ""
-    required: bool = False
+    does: str
+    order_reason: str = ""
+    can_disable: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

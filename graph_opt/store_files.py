@@ -6,21 +6,23 @@ An item without ``work_dir`` is only analysed: its files are described, not writ
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.python.framework import dtypes, tensor_util
 
 from graph_opt.item import CheckpointRef, GraphItem, StoreFile
 from graph_opt.view import GraphView
-from tfctr.errors import InternalError, UsageError
+from tfctr.errors import CorruptFileError, InternalError, UsageError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -55,10 +57,9 @@ class Checkpoint:
         if self._entries is None:
             if not self.prefix.with_name(self.prefix.name + ".index").is_file():
                 raise UsageError(f"{self.prefix}.index is missing: the model's variables are not there")
-            listed = _native().checkpoint_entries(str(self.prefix))
-            self._entries = {
-                key: Entry(dtype, tuple(shape), math.prod(shape) * item_size(dtype)) for key, (dtype, shape) in listed.items()
-            }
+            with native_errors():
+                listed = _native().read_checkpoint_index(self.prefix)
+            self._entries = {e["key"]: Entry(e["dtype"], tuple(e["shape"]), e["bytes"]) for e in listed}
         return self._entries
 
     def entry(self, ref: CheckpointRef) -> Entry:
@@ -71,10 +72,25 @@ class Checkpoint:
 
     def read(self, ref: CheckpointRef) -> npt.NDArray[Any]:
         """The value of a small tensor, checksum verified."""
-        return _native().read_tensor(str(self.prefix), ref.key, ref.slice)
+        if ref.slice:
+            with tf.init_scope():
+                dtype = tf.as_dtype(self.entries[ref.key].dtype)
+                (value,) = tf.raw_ops.RestoreV2(
+                    prefix=str(self.prefix), tensor_names=[ref.key], shape_and_slices=[ref.slice], dtypes=[dtype]
+                )
+                return value.numpy()
+        with native_errors():
+            return _native().read_tensor(self.prefix, ref.key)
 
     def copy(self, ref: CheckpointRef, path: Path, name: str) -> None:
-        _native().copy_tensor_to_table(str(self.prefix), ref.key, ref.slice, str(path), name)
+        """Copies a tensor (or the slice of it) into a new table file."""
+        with native_errors():
+            if ref.slice:
+                _native().copy_part_to_table(
+                    self.prefix, ref.key, slice_start(ref.slice), slice_shape(ref.slice), path, name
+                )
+            else:
+                _native().copy_tensor_to_table(self.prefix, ref.key, path, name)
 
 
 def item_size(dtype: str) -> int:
@@ -112,7 +128,7 @@ def add_array(item: GraphItem, array: npt.NDArray[Any], name: str) -> int:
     """Writes the value of a constant into a table file and returns its index."""
     path = _new_path(item, name, ".table")
     if path is not None:
-        _native().write_table(str(path), name, np.ascontiguousarray(array))
+        _native().write_table(path, name, array)
     dtype = dtypes.as_dtype(array.dtype).name
     return _append(item, path, "table", name, dtype, tuple(array.shape), f"constant {name}")
 
@@ -126,7 +142,10 @@ def add_vocabulary(
         return known
     path = _new_path(item, name, ".vocab")
     if path is not None:
-        _native().write_vocab(str(path), name, keys, np.asarray(values, np.int64), dtype)
+        keys = np.asarray(keys, np.int64) if dtype == "int64" else keys
+        _native().write_vocab(path, name, keys, np.asarray(values, np.int64))
+    else:
+        item.sample_keys[len(item.files)] = tuple(keys[:: max(1, len(keys) // 64)])
     return _append(item, path, "vocab", name, dtype, (len(keys),), source)
 
 
@@ -148,7 +167,8 @@ def merge_tables(item: GraphItem, nodes: Sequence[str], strategy: str) -> int:
     name = re.sub(r"/part_\d+$", "", parts[0].name)
     path = _new_path(item, name, ".table")
     if path is not None:
-        _native().merge_tables([str(p.path) for p in parts], str(path), name, strategy)
+        with native_errors():
+            _native().merge_tables([p.path for p in parts], path, name, strategy == "mod")
     return _append(item, path, "table", name, parts[0].dtype, (rows, *parts[0].shape[1:]), source)
 
 
@@ -209,8 +229,8 @@ def _append(
 ) -> int:
     size, fingerprint = 0, ""
     if path is not None:
-        info = _native().file_info(str(path))
-        if tuple(info["shape"]) != shape or info["dtype"] != dtype:
+        info = _native().file_info(path)
+        if kind == "table" and tuple(info["shape"]) != shape or info["dtype"] != dtype:
             raise InternalError(f"{path} holds {info['dtype']} {info['shape']}, expected {dtype} {shape}")
         size, fingerprint = path.stat().st_size, info["fingerprint"]
     item.files.append(
@@ -219,6 +239,17 @@ def _append(
         )
     )
     return len(item.files) - 1
+
+
+@contextlib.contextmanager
+def native_errors() -> Iterator[None]:
+    """Damaged files as CorruptFileError, missing ones as UsageError; disk errors stay OSError."""
+    try:
+        yield
+    except _native().CorruptFile as error:
+        raise CorruptFileError(str(error)) from error
+    except (FileNotFoundError, ValueError) as error:
+        raise UsageError(str(error)) from error
 
 
 def _native() -> Any:

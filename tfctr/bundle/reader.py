@@ -46,9 +46,18 @@ def open_bundle(path: str | Path) -> Bundle:
     return bundle
 
 
-def verify_bundle(bundle: Bundle, progress: Callable[[str], None] = lambda _: None) -> int:
-    """Checks every checksum (reads all bytes, not through mappings); returns the number of bytes. CorruptFileError names the file."""
-    model = bundle.manifest["model"]
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    """The manifest of the bundle at ``path``, after the checks of :func:`open_bundle`."""
+    return open_bundle(path).manifest
+
+
+def verify_files(path: str | Path, manifest: dict[str, Any], progress: Callable[[str], None] = lambda _: None) -> int:
+    """Checks every checksum (reads all bytes, not through mappings); returns the number of bytes.
+
+    ``progress`` is called with the name of each file. CorruptFileError names the damaged file.
+    """
+    bundle = Bundle(Path(path), manifest)
+    model = manifest["model"]
     checked = 0
     if manifests.file_hash(bundle.path / model["file"]) != model["sha256"]:
         raise CorruptFileError(f"{bundle.path / model['file']}: its SHA-256 is not the manifest's")
@@ -57,10 +66,13 @@ def verify_bundle(bundle: Bundle, progress: Callable[[str], None] = lambda _: No
     for entry in bundle.manifest["store"]["files"]:
         file = bundle.path / entry["file"]
         progress(f"verifying {entry['name']}")
-        info = native.file_info(str(file))
+        info = native.file_info(file)
         if info["fingerprint"] != entry["fingerprint"]:
             raise CorruptFileError(f"{file}: its fingerprint is {info['fingerprint']}, the manifest says {entry['fingerprint']}")
-        native.verify_file(str(file))
+        try:
+            native.verify_file(file)
+        except native.CorruptFile as error:
+            raise CorruptFileError(str(error)) from error
         checked += entry["bytes"]
     return checked
 

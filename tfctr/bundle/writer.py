@@ -12,8 +12,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from tfctr.bundle import naming
+from tfctr.bundle import manifest, naming
 from tfctr.errors import UsageError
 
 Progress = Callable[[str], None]
@@ -81,6 +82,9 @@ class BundleWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         return path
+
+    def write_manifest(self, content: dict[str, Any]) -> None:
+        self.write(naming.MANIFEST, manifest.dump(content))
 
     def commit(self) -> Path:
         """Syncs everything and puts the bundle in place; returns its path."""

@@ -1,0 +1,253 @@
+"""``convert``: SavedModel in, proven bundle out. ``analyse``: what a SavedModel holds, without writing anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+from graph_opt import pipeline
+from graph_opt.assemble import bundle_manifest, saved_model_bytes
+from graph_opt.describe import boundary, describe
+from graph_opt.finish import finish, write_state
+from graph_opt.item import GraphItem
+from graph_opt.options import ConvertOptions
+from graph_opt.parity import OutputParity
+from graph_opt.passes.prune_training import prune
+from graph_opt.recheck import compare_items
+from graph_opt.report import PassReport
+from graph_opt.saved_model import SavedModelSource, inline, load
+from graph_opt.store_files import Checkpoint
+from tfctr.bundle import naming
+from tfctr.bundle.writer import BundleWriter, check_target
+from tfctr.core import library
+from tfctr.errors import OutputsDifferError, StrictRefusal, UsageError
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertReport:
+    """What a conversion did. manifest: as written into the bundle. path: the bundle. notes: what was chosen or stated on the way."""
+
+    path: Path
+    manifest: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The manifest with ``path`` and ``notes``: what ``tfctr convert --json`` prints."""
+        return {"path": str(self.path), "notes": list(self.notes), **self.manifest}
+
+
+def convert(
+    in_path: str | Path,
+    out_path: str | Path,
+    options: ConvertOptions | None = None,
+    progress: Progress | None = None,
+    **fields: Any,
+) -> ConvertReport:
+    """Converts the SavedModel at ``in_path`` into a bundle at ``out_path``.
+
+    options: see :class:`ConvertOptions`; ``fields`` override single ones (``convert(a, b, force=True)``). progress is called
+    with (stage, done, total). Nothing is at ``out_path`` unless the outputs agree.
+
+    Raises UsageError (paths, tags, signatures, unknown ops, disk), CorruptFileError (the model's variables),
+    OutputsDifferError (the converted graph gives other numbers), StrictRefusal (``strict``, ``require_fused``).
+    """
+    options = dataclasses.replace(options or ConvertOptions(), **fields)
+    library.load_op_libraries([str(p) for p in options.op_libraries])
+    pipeline.check_names(options)
+    source = load(in_path, options.tags)
+    if source.is_bundle:
+        raise UsageError(f"{source.path}: is a tfctr bundle already; convert the SavedModel that it was made from")
+    check_target(Path(out_path), source.path, force=options.force)
+    return _Conversion(source, Path(out_path), options, progress or (lambda *_: None)).run()
+
+
+class _Conversion:
+    def __init__(self, source: SavedModelSource, out: Path, options: ConvertOptions, progress: Progress) -> None:
+        self.source, self.out, self.options, self.progress = source, out, options, progress
+        self.notes = [source.note] if source.note else []
+        self.bundle_id = uuid.uuid4().hex
+        self.start = time.perf_counter()
+
+    def run(self) -> ConvertReport:
+        self.progress("read the model", 0, 1)
+        item = inline(self.source, self.options.signatures)
+        item.store_name = f"tfctr/{self.bundle_id}"
+        self.progress("read the model", 1, 1)
+        with BundleWriter(self.out, self.source.path, force=self.options.force, progress=self.notes.append) as writer:
+            writer.require_space(_disk_needed(item, self.source))
+            item.work_dir = writer.store_folder
+            reference, reports, before = self._passes(item)
+            described = self._describe(reference, item, reports)
+            self._require_fused(described)
+            parity = self._compare(reference, item, described, writer)
+            self._write(writer, item, reference)
+            manifest = bundle_manifest(
+                self.source, item, writer.folder, self.bundle_id, described, reports, parity, ops=(before, _op_count(item))
+            )
+            manifest["elapsed_ms"] = round((time.perf_counter() - self.start) * 1000, 1)
+            writer.write_manifest(manifest)
+            self.progress("write the bundle", 0, 1)
+            path = writer.commit()
+            self.progress("write the bundle", 1, 1)
+        return ConvertReport(path, manifest, tuple(self.notes))
+
+    def _passes(self, item: GraphItem) -> tuple[GraphItem, list[PassReport], int]:
+        passes = pipeline.all_passes(self.options)
+        split = len(pipeline.REFERENCE_PASSES)
+        before = _op_count(_pruned(item))
+        reports = pipeline.run_passes(item, passes[:split], self.options, self.progress)
+        reference = item.copy()
+        reports += pipeline.run_passes(item, passes[split:], self.options, self.progress)
+        return reference, reports, before
+
+    def _describe(self, reference: GraphItem, item: GraphItem, reports: Sequence[PassReport]) -> dict[str, Any]:
+        lookups = [entry for r in reports for entry in r.details.get("lookups", ())]
+        specs = [spec for group in item.groups for spec, _ in group.lookups]
+        described = describe(reference, lookups, specs, final=item)
+        for name in item.optimise:
+            described[name]["packed"] = item.packed.get(name)
+            described[name]["boundary"] = boundary(item, described[name]["lookups"])
+        return described
+
+    def _require_fused(self, described: dict[str, Any]) -> None:
+        for pattern in self.options.require_fused:
+            found = [
+                entry
+                for info in described.values()
+                for entry in info["lookups"]
+                if fnmatch.fnmatchcase(entry["name"], pattern) or fnmatch.fnmatchcase(entry["table_name"], pattern)
+            ]
+            if not found:
+                raise StrictRefusal(f"--require-fused {pattern}: no lookup has such a name")
+            left = [entry for entry in found if entry["status"] != "fused"]
+            if left:
+                raise StrictRefusal(f"--require-fused {pattern}: {left[0]['name']} was left: {left[0]['reason']}")
+
+    def _compare(
+        self, reference: GraphItem, item: GraphItem, described: dict[str, Any], writer: BundleWriter
+    ) -> list[OutputParity]:
+        finish(reference)
+        finish(item)
+        state = writer.folder / "variables"
+        if item.restore_op:
+            state.mkdir()
+            write_state(item, str(self.source.checkpoint), str(state / "variables"))
+        restore = str(state / "variables") if item.restore_op else None
+        found = compare_items(reference, item, described, self.options, restore, self.progress)
+        different = [p for p in found if not p.ok]
+        if different:
+            first = different[0]
+            raise OutputsDifferError(
+                f"signature {first.signature!r}, output {first.output!r}: the converted graph {first.reason}; nothing was written"
+            )
+        return found
+
+    def _write(self, writer: BundleWriter, item: GraphItem, reference: GraphItem) -> None:
+        kept = {file.path for file in item.files}
+        for file in reference.files:
+            if file.path is not None and file.path not in kept:
+                file.path.unlink(missing_ok=True)
+        writer.copy_tree(self.source.path / "assets", "assets")
+        writer.copy_tree(self.source.path / "assets.extra", "assets.extra")
+        writer.write(naming.MODEL, saved_model_bytes(self.source, item))
+
+
+def analyse(path: str | Path, tags: Sequence[str] | None = None) -> dict[str, Any]:
+    """What a plain SavedModel holds: ``path``, ``source``, ``tags``, ``signatures`` and ``store`` as in a manifest; nothing is
+    proven or written, and no table is read. Lookups have the status "found" (recognised) or "left".
+    """
+    from graph_opt.passes.fuse_lookups import spec_details
+    from graph_opt.recognise import find_lookups
+
+    library.load()
+    source = load(path, tags)
+    item = inline(source)
+    item.store_name = "tfctr/analysis"
+    options = ConvertOptions()
+    pipeline.run_passes(item, pipeline.REFERENCE_PASSES, options)
+    from graph_opt.view import GraphView
+
+    view = GraphView(item.graph_def)
+    tables = {node: item.files[index] for node, index in item.tables.items() if node in view}
+    candidates, refusals = find_lookups(view, item.fetches(), tables)
+    lookups = [
+        {
+            **spec_details(c.spec),
+            "status": "found",
+            "reason": "not converted",
+            "table_name": item.files[c.spec.table].name if 0 <= c.spec.table < len(item.files) else "",
+            "node": c.gather,
+            "output": c.output,
+        }
+        for c in candidates
+    ]
+    lookups += [
+        {"name": r.name or r.gather, "status": "left", "reason": r.reason, "table_name": r.table, "node": r.gather}
+        for r in refusals
+    ]
+    described = describe(item, lookups, [c.spec for c in candidates])
+    for info in described.values():
+        info["boundary"] = boundary(item, info["lookups"])
+    files = [
+        {"index": k, "kind": f.kind, "file": "", "name": f.name, "dtype": f.dtype, "shape": list(f.shape), "bytes": _size(f)}
+        for k, f in enumerate(item.files)
+    ]
+    return {
+        "path": str(source.path),
+        "source": {"path": str(source.path), "tags": list(source.tags)},
+        "tags": list(source.tags),
+        "notes": [source.note] if source.note else [],
+        "store": {"files": files},
+        "signatures": described,
+        "mutable_state": [dataclasses.asdict(m) for m in item.mutable_state],
+    }
+
+
+def _size(file: Any) -> int:
+    import math
+
+    from graph_opt.store_files import item_size
+
+    return math.prod(file.shape) * item_size(file.dtype) if file.kind == "table" else file.bytes
+
+
+def _pruned(item: GraphItem) -> GraphItem:
+    copy = item.copy()
+    prune(copy)
+    return copy
+
+
+def _op_count(item: GraphItem) -> int:
+    """Operations other than constants that the optimised signatures (their packed form, where there is one) run."""
+    from graph_opt.view import GraphView
+
+    view = GraphView(item.graph_def)
+    needed: set[str] = set()
+    for name in item.optimise:
+        needed |= view.ancestors(item.fetches(item.packed.get(name, name)))
+    return sum(view.node(n).op not in ("Const", "NoOp") for n in needed)
+
+
+def _disk_needed(item: GraphItem, source: SavedModelSource) -> int:
+    """Bytes of the bundle, from above: every variable that serving needs, parts of partitioned ones twice (merged), the assets."""
+    copy = _pruned(item)
+    needed = 64 << 20
+    if copy.variables:
+        entries = Checkpoint(source.checkpoint).entries
+        for name, ref in copy.variables.items():
+            size = entries[ref.key].bytes if ref.key in entries else 0
+            needed += size * (2 if ref.slice or "/part_" in name else 1)
+    for folder in ("assets", "assets.extra"):
+        needed += 2 * sum(p.stat().st_size for p in (source.path / folder).rglob("*") if p.is_file())
+    return needed + 2 * source.meta_graph.ByteSize()
+
+
+__all__ = ["ConvertReport", "analyse", "convert"]

@@ -1,0 +1,70 @@
+"""Runs the reference graph and the converted one on the same inputs and compares every output."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ATOL, RTOL = 1e-6, 1e-5
+# Outputs of lower precision are compared at their own resolution.
+_RTOL = {"float16": 2e-3, "bfloat16": 1.6e-2}
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OutputParity:
+    """One output of one signature. worst: largest |a-b| / (atol + rtol |b|); at most 1 where ``ok``. reason: why not ok."""
+
+    signature: str
+    output: str
+    ok: bool
+    max_abs: float = 0.0
+    worst: float = 0.0
+    bit_equal: bool = False
+    reason: str = ""
+
+
+def compare(signature: str, name: str, got: npt.NDArray[Any], want: npt.NDArray[Any]) -> OutputParity:
+    """``got`` against ``want``: floats within |a-b| <= 1e-6 + 1e-5 |b| (NaN equals NaN), everything else equal."""
+
+    def bad(reason: str) -> OutputParity:
+        return OutputParity(signature=signature, output=name, ok=False, max_abs=0.0, worst=0.0, reason=reason)
+
+    if got.dtype != want.dtype:
+        return bad(f"dtype {got.dtype}, expected {want.dtype}")
+    if got.shape != want.shape:
+        return bad(f"shape {got.shape}, expected {want.shape}")
+    bits = got.tobytes() == want.tobytes() if got.dtype != object else bool(np.array_equal(got, want))
+    if bits or not np.issubdtype(np.float64, np.floating) or got.dtype == object or got.dtype.kind in "biuS":
+        equal = bits or bool(np.array_equal(got, want))
+        reason = "" if equal else f"{int(np.sum(got != want))} of {want.size} values differ"
+        return OutputParity(signature=signature, output=name, ok=equal, bit_equal=bits, reason=reason)
+    rtol = _RTOL.get(got.dtype.name, RTOL)
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        difference = np.where(same, 0.0, np.abs(a - b))
+        scaled = np.where(same, 0.0, difference / (ATOL + rtol * np.abs(b)))
+    scaled = np.where(np.isnan(scaled), np.inf, scaled)
+    worst = float(scaled.max(initial=0.0))
+    ok = worst <= 1.0
+    finite = difference[np.isfinite(difference)]
+    return OutputParity(
+        signature=signature,
+        output=name,
+        ok=ok,
+        max_abs=float(finite.max(initial=0.0)),
+        worst=worst if np.isfinite(worst) else 1e300,
+        reason="" if ok else f"differs by up to {float(finite.max(initial=0.0)):.3g}",
+    )
+
+
+def compare_all(signature: str, names: Sequence[str], got: Sequence[Any], want: Sequence[Any]) -> list[OutputParity]:
+    return [
+        compare(signature, name, np.asarray(a), np.asarray(b)) for name, a, b in zip(names, got, want, strict=True)
+    ]

@@ -1,0 +1,100 @@
+"""The last check of a conversion: reference and converted graph on the same inputs, signature by signature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from graph_opt.item import GraphItem
+from graph_opt.options import ConvertOptions
+from graph_opt.parity import OutputParity, compare_all
+from graph_opt.sessions import ItemSession
+from graph_opt.signature_info import composite_parts
+from tfctr.bundle.packing import pack
+from tfctr.bundle.sample_inputs import generate
+from tfctr.errors import InputError
+
+Progress = Callable[[str, int, int], None]
+
+
+def compare_items(
+    reference: GraphItem,
+    item: GraphItem,
+    described: Mapping[str, Any],
+    options: ConvertOptions,
+    restore: str | None,
+    progress: Progress,
+) -> list[OutputParity]:
+    """Compares every output of every optimised signature; of its packed form too, where it has one.
+
+    restore: checkpoint of the mutable state. Fresh sessions for each signature, so that counters start alike.
+    """
+    found: list[OutputParity] = []
+    for number, name in enumerate(item.optimise):
+        progress("compare outputs", number, len(item.optimise))
+        inputs = _inputs(described[name], options, name)
+        names = _output_names(item, name)
+        want = _run(reference, name, inputs, restore)
+        found += compare_all(name, names, _run(item, name, inputs, restore), want)
+        if name in item.packed:
+            got = _run_packed(item, name, described[name], inputs, restore)
+            found += compare_all(item.packed[name], names, got, want)
+    progress("compare outputs", len(item.optimise), len(item.optimise))
+    return found
+
+
+def _inputs(info: Mapping[str, Any], options: ConvertOptions, name: str) -> dict[str, Any]:
+    if options.read_samples is None:
+        return generate(info, options.sample_rows, options.seed)
+    inputs = options.read_samples(info)
+    missing = [entry["name"] for entry in info["inputs"] if entry["name"] not in inputs]
+    if missing:
+        raise InputError(f"{options.samples_path}: signature {name!r} needs the input {missing[0]!r}")
+    return dict(inputs)
+
+
+def _output_names(item: GraphItem, name: str) -> list[str]:
+    names = []
+    outputs = item.signatures[name].outputs
+    for output in sorted(outputs):
+        _, parts = composite_parts(outputs[output])
+        names += [f"{output}/{role}" for role in parts] or [output]
+    return names
+
+
+def _output_tensors(item: GraphItem, name: str) -> list[str]:
+    tensors = []
+    outputs = item.signatures[name].outputs
+    for output in sorted(outputs):
+        _, parts = composite_parts(outputs[output])
+        tensors += [part["tensor"] for part in parts.values()] or [outputs[output].name]
+    return tensors
+
+
+def _run(item: GraphItem, name: str, inputs: Mapping[str, Any], restore: str | None) -> list[Any]:
+    from graph_opt.signature_info import signature_info
+
+    feeds = {entry["tensor"]: inputs[entry["name"]] for entry in signature_info(item.signatures[name])["inputs"]}
+    with ItemSession(item, restore=restore) as session:
+        return session.run(_output_tensors(item, name), feeds)
+
+
+def _run_packed(
+    item: GraphItem, name: str, info: Mapping[str, Any], inputs: Mapping[str, Any], restore: str | None
+) -> list[Any]:
+    arrays = {entry["tensor"]: _as(entry["dtype"], inputs[entry["name"]]) for entry in info["inputs"]}
+    arena, shapes, strings = pack([arrays[tensor] for tensor in item.feeds(name)])
+    packed = item.signatures[item.packed[name]]
+    values = {"arena": arena, "shapes": shapes, "strings": strings}
+    feeds = {packed.inputs[key].name: values[key] for key in packed.inputs}
+    with ItemSession(item, restore=restore) as session:
+        return session.run(_output_tensors(item, item.packed[name]), feeds)
+
+
+def _as(dtype: str, value: Any) -> Any:
+    array = np.asarray(value)
+    if dtype == "string":
+        return array if array.dtype == object else array.astype(object)
+    return array.astype(dtype) if dtype != "bfloat16" else array
