@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import op_def_registry
 
+from graph_opt.recognise.folding import fold
 from graph_opt.view import GraphView, canonical, node_of, port_of
 
 PASS_THROUGH = frozenset(
@@ -61,6 +62,7 @@ class Facts:
         self._leaves: dict[str, frozenset[str]] = {}
         self._roots: dict[str, str] = {}
         self._waits: dict[str, bool] = {}
+        self._constants: dict[str, np.ndarray | None] = {}
 
     def tensor(self, name: str) -> tf.Tensor:
         """The symbolic tensor of that name in the scratch graph."""
@@ -88,9 +90,12 @@ class Facts:
             return None
         if tensor.dtype in (tf.resource, tf.variant):
             return None
-        with self._graph.as_default():
-            value = tf.get_static_value(tensor)
-        return None if value is None else np.asarray(value)
+        name = canonical(name)
+        if name not in self._constants:
+            with self._graph.as_default():
+                value = tf.get_static_value(tensor)
+            self._constants[name] = fold(self, name) if value is None else np.asarray(value)
+        return self._constants[name]
 
     def root(self, name: str) -> str:
         """The tensor behind identities (control edges of the identities are not looked at)."""

@@ -60,7 +60,7 @@ class Search:
         table = self._table(states[0]) if states else None
         if reason is None and (table is None or not states):
             reason = self._table_reason(states[0]) if states else reasons.PARTS_DIFFER
-        name = self._name(states[0]) if states else first
+        name = self._name(states[-1]) if states else first
         if reason is None:
             assert table is not None
             for state in reversed(states):

@@ -138,7 +138,7 @@ class Test(Value):
 
     conds: frozenset[Cond]
     any: bool = False
-    number: bool = False
+    number: bool = dataclasses.field(default=False, compare=False)
     source: str = dataclasses.field(default="", compare=False)
 
     def negated(self) -> Test:

@@ -82,9 +82,17 @@ def selections(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
         return None
     if isinstance(yes, PerValue | Opaque) and walk.const(yes) is None and walk.const(no) is not None:
         test, yes, no = test.negated(), no, yes
+    found = _vocabulary_with_buckets(walk, test, yes, no)
+    if found is not None:
+        return found
     chain = chain_of(walk, no)
     if chain is None or any((c.base, c.steps, c.tokens) != (chain.base, chain.steps, chain.tokens) for c in test.conds):
         return _swapped_wrap(walk, test, yes, no)
+    return _replaced(walk, test, chain, yes)
+
+
+def _replaced(walk: Walk, test: Test, chain: PerValue, yes: Value) -> Value | None:
+    """``chain`` with the elements that pass ``test`` replaced by ``yes``."""
     bounds = {c.kind: c.limit for c in test.conds}
     number = 0 if is_zero(walk, yes) else integer(walk, yes)
     if bounds == {"lt": 0}:
@@ -97,6 +105,28 @@ def selections(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     if set(bounds) == {"lt", "ge"} and (test.any and len(test.conds) == 2) and number is not None:
         return with_step(chain, Step("select_out_of_range", (str(bounds["lt"]), str(bounds["ge"]), str(number))))
     return None
+
+
+def _vocabulary_with_buckets(walk: Walk, test: Test, yes: Value, no: Value) -> Value | None:
+    """``id != default ? id : offset + hash(key)``: a vocabulary whose absent keys go to hash buckets."""
+    cond = next(iter(test.conds))
+    if len(test.conds) != 1 or cond.kind not in ("ne", "eq"):
+        return None
+    looked_up, hashed = (yes, no) if cond.kind == "ne" else (no, yes)
+    if not isinstance(looked_up, PerValue) or not isinstance(hashed, PerValue) or not looked_up.steps:
+        return None
+    *before, find = looked_up.steps
+    if find.kind != "vocab" or find.args[1] != str(cond.limit) or (cond.base, cond.steps) != (looked_up.base, looked_up.steps):
+        return None
+    if hashed.base != looked_up.base or hashed.steps[: len(before)] != tuple(before) or hashed.tokens != looked_up.tokens:
+        return None
+    rest = [s for s in hashed.steps[len(before) :] if s.kind != "as_string"]
+    offset = rest.pop().args[0] if rest and rest[-1].kind == "add" else "0"
+    if len(rest) != 1 or rest[0].kind != "hash_fast":
+        return None
+    step = Step("vocab_oov", (find.args[0], offset, rest[0].args[0]))
+    cuts = tuple(c for c in looked_up.cuts if c.steps <= len(before))
+    return dataclasses.replace(looked_up, steps=(*before, step), cuts=cuts)
 
 
 def _swapped_wrap(walk: Walk, test: Test, yes: Value, no: Value) -> Value | None:

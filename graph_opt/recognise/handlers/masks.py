@@ -34,7 +34,7 @@ def comparisons(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     chain = walk.per_value(left) if walk.const(left) is None else None
     if chain is None or limit is None or isinstance(limit, bool):
         return None
-    if isinstance(limit, int) and kind in ("gt", "le"):
+    if walk.facts.dtype(left.tensor).is_integer and isinstance(limit, int) and kind in ("gt", "le"):
         kind, limit = {"gt": "ge", "le": "lt"}[kind], limit + 1
     cond = Cond(kind, chain.base, chain.steps, chain.tokens, limit)
     return Test(walk.output(node), frozenset({cond}), source=walk.output(node))
@@ -91,6 +91,8 @@ def keep(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     data, positions = inputs[:2]
     if not isinstance(positions, Passing) or (node.op == "GatherV2" and walk.scalar(inputs[2]) != 0):
         return None
+    if _is_row_arithmetic(walk, data, positions):
+        return None
     token, before = Keep(positions.conds), passing_tokens(positions)[:-1]
     if isinstance(data, Opaque) and walk.dtype(data) == "int64" and walk.rank(data) == 2 and node.op == "GatherV2":
         data = as_index_matrix(walk, data) or data
@@ -99,6 +101,15 @@ def keep(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     if isinstance(data, PerValue | Coords) and data.tokens == before:
         return with_token(data, token)
     return None
+
+
+def _is_row_arithmetic(walk: Walk, data: Value, positions: Passing) -> bool:
+    """True inside ``repeat(range(rows), lengths)``: both what is taken and the test are computed from one integer vector."""
+    if any(c.kind not in ("given", "not_given") for c in positions.conds):
+        return False
+    tensors = [data.tensor, *(c.base for c in positions.conds)]
+    leaves = {leaf.removeprefix("shape:") for t in tensors for leaf in walk.facts.leaves(t)}
+    return len(leaves) == 1 and not leaves & set(tensors) and all(walk.dtype(t) in ("int32", "int64") for t in leaves)
 
 
 @handles("IsNan")
