@@ -12,6 +12,7 @@ import tensorflow as tf
 from graph_opt.domains import PARSERS, Domains, parser_features
 from graph_opt.item import GraphItem
 from graph_opt.lookup_spec import LookupSpec
+from graph_opt.recognise.facts import Facts
 from graph_opt.signature_info import signature_info, stem
 from graph_opt.streams import Streams, unused
 from graph_opt.verify import output_dtypes
@@ -34,6 +35,7 @@ def describe(
     view = GraphView(item.graph_def)
     final_view = GraphView(final.graph_def) if final is not None else view
     specs = list(specs)
+    facts = Facts(view)
     described = {}
     for name, signature in item.signatures.items():
         needed = final_view.ancestors(item.fetches(name))
@@ -41,7 +43,7 @@ def describe(
         streams = Streams(view, feeds, specs)
         pair_unused(view, feeds, streams)
         info = signature_info(signature, streams.features())
-        _add_domains(item, view, info, streams)
+        _add_domains(item, facts, info, streams)
         info["lookups"] = [entry for entry in lookups if entry["node"] in needed]
         described[name] = {"packed": None, **info, "boundary": [], "optimised": name in item.optimise}
     return described
@@ -61,9 +63,10 @@ def pair_unused(view: GraphView, feeds: Sequence[str], streams: Streams) -> None
             streams.sparse[best]["dense_shape"] = feed
 
 
-def _add_domains(item: GraphItem, view: GraphView, info: dict[str, Any], streams: Streams) -> None:
+def _add_domains(item: GraphItem, facts: Facts, info: dict[str, Any], streams: Streams) -> None:
     tensors = {entry["tensor"]: entry for entry in info["inputs"]}
-    domains = Domains(view, set(tensors))
+    view = facts.view
+    domains = Domains(view, set(tensors), facts)
     for tensor, entry in tensors.items():
         domain = domains.of.get(tensor)
         if domain is not None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tensorflow.core.framework import node_def_pb2
 
+from graph_opt.recognise.facts import Facts
 from graph_opt.resources import ROW_READERS, constant, is_row_gather
 from graph_opt.view import GraphView, canonical, node_of, port_of
 
@@ -29,8 +30,9 @@ class Domains:
     """Statements about source tensors: {"kind": "ids", low, high} | {"kind": "keys", "file": index} | {"kind": "text"} | {"kind":
     "float", low, high}. ``of`` maps a source tensor (a feed or a parser's output) to its statement."""
 
-    def __init__(self, view: GraphView, sources: set[str]) -> None:
+    def __init__(self, view: GraphView, sources: set[str], facts: Facts | None = None) -> None:
         self.view = view
+        self.facts = facts or Facts(view)
         self.sources = sources | {
             f"{node.name}:{k}" for node in view if node.op in PARSERS for k in range(_outputs(node))
         }
@@ -46,7 +48,7 @@ class Domains:
             if rows is not None:
                 self._walk(inputs[1], {"kind": "ids", "low": 0, "high": rows})
         elif node.op == "OneHot":
-            depth = constant(self.view, inputs[1])
+            depth = self.facts.const(inputs[1])
             if depth is not None:
                 self._walk(inputs[0], {"kind": "ids", "low": 0, "high": int(depth)})
         elif node.op == "DynamicPartition":
@@ -117,7 +119,7 @@ class Domains:
     ) -> list[tuple[str, dict[str, Any]]]:
         if domain["kind"] != "ids" or len(inputs) != 2:
             return []
-        left, right = (constant(self.view, i) for i in inputs)
+        left, right = (self.facts.const(i) for i in inputs)
         low, high = domain["low"], domain["high"]
         if node.op in ("FloorMod", "Mod", "TruncateMod") and right is not None:
             return [(inputs[0], {"kind": "ids", "low": 0, "high": WIDE})]

@@ -14,7 +14,7 @@ from tfctr.core import library as _library
 from tfctr.version import __version__
 
 if TYPE_CHECKING:
-    from graph_opt.convert import convert
+    from tfctr.converting import convert
 
     from tfctr import passes
     from tfctr.serving.session import ServingSession
@@ -23,7 +23,7 @@ __all__ = ["ServingSession", "__version__", "convert", "passes"]
 
 # Name -> (module, attribute), imported on first use: so serving never imports graph_opt.
 _LAZY = {
-    "convert": ("graph_opt.convert", "convert"),
+    "convert": ("tfctr.converting", "convert"),
     "ServingSession": ("tfctr.serving.session", "ServingSession"),
     "passes": ("tfctr.passes", None),
 }

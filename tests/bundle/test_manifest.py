@@ -1,0 +1,80 @@
+"""Reading manifests: what is refused, and how it is said."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfctr.bundle import manifest as manifests
+from tfctr.bundle import naming
+from tfctr.bundle.reader import is_bundle, open_bundle
+from tfctr.errors import CorruptFileError, UsageError, VersionError
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "tfctr": "0.1.0",
+        "bundle_id": "ab",
+        "model": {"file": naming.MODEL, "bytes": 5, "sha256": ""},
+        "store": {"shared_name": "s", "files": []},
+        "signatures": {},
+        **changes,
+    }
+
+
+def write(folder: Path, text: bytes) -> Path:
+    path = folder / naming.MANIFEST
+    path.parent.mkdir(parents=True)
+    path.write_bytes(text)
+    (folder / naming.MODEL).write_bytes(b"model")
+    return folder
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    wanted = content(numbers=[np.int64(3), np.float32(0.5)], text=b"\xff")
+    bundle = open_bundle(write(tmp_path, manifests.dump(wanted)))
+    assert bundle.manifest["numbers"] == [3, 0.5]
+    assert is_bundle(tmp_path)
+
+
+def test_nan_is_refused() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        manifests.dump({"x": float("nan")})
+
+
+def test_not_a_bundle(tmp_path: Path) -> None:
+    assert not is_bundle(tmp_path)
+    with pytest.raises(UsageError, match="not a bundle"):
+        open_bundle(tmp_path)
+
+
+def test_not_json(tmp_path: Path) -> None:
+    with pytest.raises(CorruptFileError, match="not valid JSON"):
+        open_bundle(write(tmp_path, b"{"))
+
+
+@pytest.mark.parametrize("field", ["format", "store", "signatures", "model"])
+def test_missing_field(tmp_path: Path, field: str) -> None:
+    broken = content()
+    del broken[field]
+    with pytest.raises(CorruptFileError, match=field):
+        open_bundle(write(tmp_path, json.dumps(broken).encode()))
+
+
+def test_newer_format(tmp_path: Path) -> None:
+    with pytest.raises(VersionError, match=r"bundle format 2, written by tfctr 9.9.*reads up to 1"):
+        open_bundle(write(tmp_path, manifests.dump(content(format=2, tfctr="9.9"))))
+
+
+def test_missing_and_cut_files(tmp_path: Path) -> None:
+    files = [{"file": "assets/tfctr/0.table", "bytes": 10}]
+    folder = write(tmp_path, manifests.dump(content(store={"files": files})))
+    with pytest.raises(CorruptFileError, match=r"0.table: missing"):
+        open_bundle(folder)
+    (folder / "assets/tfctr").mkdir(parents=True)
+    (folder / "assets/tfctr/0.table").write_bytes(b"short")
+    with pytest.raises(CorruptFileError, match=r"5 bytes, the manifest says 10"):
+        open_bundle(folder)

@@ -1,0 +1,41 @@
+"""``tfctr.convert``: the converter of ``graph_opt``, with the file formats that the command line knows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graph_opt import convert as _convert
+from graph_opt.options import ConvertOptions
+from tfctr.bundle.report_page import render_report
+from tfctr.data import read_inputs
+
+if TYPE_CHECKING:
+    from graph_opt.convert import ConvertReport, Progress
+
+
+def convert(
+    in_path: str | Path,
+    out_path: str | Path,
+    options: ConvertOptions | None = None,
+    progress: Progress | None = None,
+    **fields: Any,
+) -> ConvertReport:
+    """Converts a SavedModel into a bundle; see ``graph_opt.convert.convert`` for arguments and errors.
+
+    ``samples_path`` may be .npz or .jsonl. ``report_path`` gets the HTML report, after the bundle is in place.
+    """
+    options = dataclasses.replace(options or ConvertOptions(), **fields)
+    if options.samples_path is not None and options.read_samples is None:
+        path = str(options.samples_path)
+
+        def read(info: Mapping[str, Any]) -> Mapping[str, Any]:
+            return read_inputs(path, info).inputs
+
+        options = dataclasses.replace(options, read_samples=read)
+    report = _convert(in_path, out_path, options, progress)
+    if options.report_path is not None:
+        Path(options.report_path).write_text(render_report(report.manifest), encoding="utf-8")
+    return report
