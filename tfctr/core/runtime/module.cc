@@ -1,9 +1,11 @@
 // The Python module tfctr.core._native.
 #include <pybind11/pybind11.h>
 
+#include "tfctr/core/runtime/py_runtime.h"
 #include "tfctr/core/runtime/py_storage.h"
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "Native runtime of tfctr: storage, packing, execution.";
   tfctr::BindStorage(module);
+  tfctr::BindRuntime(module);
 }

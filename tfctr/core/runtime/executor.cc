@@ -1,0 +1,102 @@
+#include "tfctr/core/runtime/executor.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/threadpool.h"
+#include "tensorflow/core/public/session.h"
+#include "tensorflow/core/public/session_options.h"
+
+namespace tfctr {
+
+namespace {
+
+// A pool of no threads: work runs where it is scheduled.
+class CallerThread : public tensorflow::thread::ThreadPoolInterface {
+ public:
+  void Schedule(std::function<void()> work) override { work(); }
+  int NumThreads() const override { return 1; }
+  int CurrentThreadId() const override { return -1; }
+};
+
+class OwnThreads : public tensorflow::thread::ThreadPoolInterface {
+ public:
+  explicit OwnThreads(int threads)
+      : pool_(tensorflow::Env::Default(), tensorflow::ThreadOptions(), "tfctr_intra_op", threads,
+              /*low_latency_hint=*/true) {}
+  void Schedule(std::function<void()> work) override { pool_.Schedule(std::move(work)); }
+  int NumThreads() const override { return pool_.NumThreads(); }
+  int CurrentThreadId() const override { return pool_.CurrentThreadId(); }
+
+ private:
+  tensorflow::thread::ThreadPool pool_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& options) {
+  std::shared_ptr<Model> model(new Model());
+  // TensorFlow gives all sessions of a process one intra-op pool, sized by whichever came first; ours is passed with every run.
+  if (options.intra_op_threads > 1) {
+    model->intra_op_ = std::make_unique<OwnThreads>(options.intra_op_threads);
+  } else {
+    model->intra_op_ = std::make_unique<CallerThread>();
+  }
+  model->pools_.intra_op_threadpool = model->intra_op_.get();
+  tensorflow::SessionOptions session;
+  session.config.set_intra_op_parallelism_threads(options.intra_op_threads);
+  session.config.set_inter_op_parallelism_threads(-1);
+  session.config.set_allow_soft_placement(true);
+  const std::unordered_set<std::string> tags(options.tags.begin(), options.tags.end());
+  absl::Status status =
+      tensorflow::LoadSavedModel(session, tensorflow::RunOptions(), options.path, tags, &model->bundle_);
+  if (!status.ok()) return status;
+  return std::shared_ptr<const Model>(std::move(model));
+}
+
+absl::StatusOr<std::unique_ptr<Program>> Program::Make(std::shared_ptr<const Model> model,
+                                                       const std::vector<std::string>& feeds,
+                                                       const std::vector<std::string>& fetches, bool trace) {
+  tensorflow::CallableOptions options;
+  for (const std::string& feed : feeds) options.add_feed(feed);
+  std::vector<From> from;
+  std::vector<std::string> unique;
+  for (const std::string& fetch : fetches) {
+    const auto fed = std::find(feeds.begin(), feeds.end(), fetch);
+    if (fed != feeds.end()) {
+      from.push_back({true, static_cast<size_t>(fed - feeds.begin())});
+      continue;
+    }
+    const auto known = std::find(unique.begin(), unique.end(), fetch);
+    from.push_back({false, static_cast<size_t>(known - unique.begin())});
+    if (known == unique.end()) unique.push_back(fetch);
+  }
+  for (const std::string& fetch : unique) options.add_fetch(fetch);
+  tensorflow::RunOptions* run = options.mutable_run_options();
+  run->set_inter_op_thread_pool(-1);
+  if (trace) {
+    run->set_trace_level(tensorflow::RunOptions::FULL_TRACE);
+    run->set_output_partition_graphs(true);
+  }
+  int64_t handle = 0;
+  const absl::Status status = model->session()->MakeCallable(options, &handle);
+  if (!status.ok()) return status;
+  return std::unique_ptr<Program>(new Program(std::move(model), handle, std::move(from)));
+}
+
+Program::~Program() { model_->session()->ReleaseCallable(handle_).IgnoreError(); }
+
+absl::Status Program::Run(const std::vector<tensorflow::Tensor>& feeds, std::vector<tensorflow::Tensor>* outputs,
+                          tensorflow::RunMetadata* metadata) const {
+  std::vector<tensorflow::Tensor> fetched;
+  const absl::Status status = model_->session()->RunCallable(handle_, feeds, &fetched, metadata, model_->pools());
+  if (!status.ok()) return status;
+  outputs->clear();
+  outputs->reserve(from_.size());
+  for (const From& from : from_) outputs->push_back(from.fed ? feeds[from.index] : fetched[from.index]);
+  return absl::OkStatus();
+}
+
+}  // namespace tfctr

@@ -1,0 +1,81 @@
+// Runs a SavedModel without Python: loads it through TensorFlow's C++ loader, and keeps one prepared callable per signature.
+//
+// A run happens on the caller's thread (inter-op -1); kernels may use the model's own intra-op pool, whose size is explicit.
+// No Python here: callers release the GIL around Load and Run.
+//
+// Thread-safety: Model is immutable after Load; Program::Run may be called from any number of threads at once.
+#ifndef TFCTR_CORE_RUNTIME_EXECUTOR_H_
+#define TFCTR_CORE_RUNTIME_EXECUTOR_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tensorflow/cc/saved_model/loader.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/threadpool_options.h"
+#include "tensorflow/core/protobuf/config.pb.h"
+
+namespace tfctr {
+
+struct ModelOptions {
+  std::string path;               // folder with saved_model.pb
+  std::vector<std::string> tags;  // exactly the MetaGraph's
+  int intra_op_threads = 1;       // >= 1
+};
+
+class Model {
+ public:
+  // Reads the model, restores its variables and runs its init op.
+  static absl::StatusOr<std::shared_ptr<const Model>> Load(const ModelOptions& options);
+
+  tensorflow::Session* session() const { return bundle_.GetSession(); }
+  const tensorflow::protobuf::Map<std::string, tensorflow::SignatureDef>& signatures() const {
+    return bundle_.GetSignatures();
+  }
+  const tensorflow::thread::ThreadPoolOptions& pools() const { return pools_; }
+
+ private:
+  Model() = default;
+
+  std::unique_ptr<tensorflow::thread::ThreadPoolInterface> intra_op_;  // outlives the session
+  tensorflow::thread::ThreadPoolOptions pools_;
+  tensorflow::SavedModelBundleLite bundle_;
+};
+
+// One prepared set of feeds and fetches of a model.
+class Program {
+ public:
+  // `feeds` and `fetches` are graph tensors ("x:0"). The same tensor may be fetched twice, and a fed one may be fetched. With `trace`,
+  // runs fill RunMetadata with op times.
+  static absl::StatusOr<std::unique_ptr<Program>> Make(std::shared_ptr<const Model> model,
+                                                       const std::vector<std::string>& feeds,
+                                                       const std::vector<std::string>& fetches, bool trace);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  absl::Status Run(const std::vector<tensorflow::Tensor>& feeds, std::vector<tensorflow::Tensor>* outputs,
+                   tensorflow::RunMetadata* metadata = nullptr) const;
+
+ private:
+  // Where output i comes from: fetch `index`, or the feed itself.
+  struct From {
+    bool fed;
+    size_t index;
+  };
+
+  Program(std::shared_ptr<const Model> model, int64_t handle, std::vector<From> from)
+      : model_(std::move(model)), handle_(handle), from_(std::move(from)) {}
+
+  const std::shared_ptr<const Model> model_;
+  const int64_t handle_;
+  const std::vector<From> from_;
+};
+
+}  // namespace tfctr
+
+#endif  // TFCTR_CORE_RUNTIME_EXECUTOR_H_

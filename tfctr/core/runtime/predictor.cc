@@ -1,0 +1,139 @@
+#include "tfctr/core/runtime/predictor.h"
+
+#include <string>
+#include <utility>
+
+#include "tfctr/core/kernels/unpack_slices.h"
+#include "tfctr/core/runtime/tensor_array.h"
+
+namespace tfctr {
+
+namespace py = pybind11;
+
+namespace {
+
+[[noreturn]] void Raise(const char* error_class, const std::string& message) {
+  const py::object type = py::module_::import("tfctr.errors").attr(error_class);
+  PyErr_SetObject(type.ptr(), py::str(message).ptr());
+  throw py::error_already_set();
+}
+
+// TensorFlow's message without the trail of graph nodes below it.
+std::string FirstLines(const absl::Status& status) {
+  std::string text(status.message());
+  for (const char* mark : {"\n\t [[{{node", "\n\t [[", "\nOriginal stack trace", "\nErrors may have originated"}) {
+    const size_t at = text.find(mark);
+    if (at != std::string::npos) text.resize(at);
+  }
+  return text;
+}
+
+bool IsAboutInput(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsOutOfRange(status) || absl::IsDataLoss(status);
+}
+
+}  // namespace
+
+Predictor::Predictor(std::shared_ptr<const Model> model, const py::dict& description)
+    : model_(std::move(model)), plan_(description) {
+  for (const Output& output : plan_.outputs) output_names_.push_back(py::str(output.name));
+  program_ = MakeProgram(/*trace=*/false);
+}
+
+Predictor::~Predictor() {
+  // The last reference may end a TensorFlow session, which takes a while and needs no Python.
+  const py::gil_scoped_release released;
+  traced_.reset();
+  program_.reset();
+  model_.reset();
+}
+
+std::unique_ptr<Program> Predictor::MakeProgram(bool trace) const {
+  std::vector<std::string> feeds, fetches;
+  if (plan_.packed) {
+    feeds = {plan_.arena, plan_.shapes};
+    if (!plan_.strings.empty()) feeds.push_back(plan_.strings);
+  } else {
+    for (const Part& part : plan_.parts) feeds.push_back(part.tensor);
+  }
+  for (const Output& output : plan_.outputs) fetches.push_back(output.tensor);
+  absl::StatusOr<std::unique_ptr<Program>> program;
+  {
+    const py::gil_scoped_release released;
+    program = Program::Make(model_, feeds, fetches, trace);
+  }
+  if (!program.ok()) Raise("InternalError", plan_.context + ": " + FirstLines(program.status()));
+  return *std::move(program);
+}
+
+std::vector<tensorflow::Tensor> Predictor::Feeds(const PackedRequest& request) const {
+  if (plan_.packed) {
+    std::vector<tensorflow::Tensor> feeds = {request.arena, request.shapes};
+    if (!plan_.strings.empty()) feeds.push_back(request.strings);
+    return feeds;
+  }
+  std::vector<PackedInput> inputs;
+  absl::Status status = ParsePackedTensors(plan_.element_bytes, request.arena, request.shapes, request.strings, &inputs);
+  std::vector<tensorflow::Tensor> feeds(inputs.size());
+  for (size_t i = 0; status.ok() && i < inputs.size(); ++i) {
+    status = PackedSlice(inputs[i], plan_.layout[i], request.arena, request.strings, &feeds[i]);
+  }
+  if (!status.ok()) Raise("InternalError", plan_.context + ": " + std::string(status.message()));
+  return feeds;
+}
+
+PackedRequest Predictor::PackRequest(const py::dict& request) const {
+  try {
+    return Pack(plan_, request);
+  } catch (const BadRequest& error) {
+    Raise("InputError", error.what());
+  }
+}
+
+void Predictor::FailRun(const absl::Status& status, const PackedRequest& request) const {
+  std::string message = plan_.context + ": " + FirstLines(status);
+  if (!IsAboutInput(status)) Raise("TfctrError", message + " (" + absl::StatusCodeToString(status.code()) + ")");
+  const std::string rows = DescribeRows(plan_, request);
+  if (!rows.empty()) message += "; " + rows;
+  Raise("InputError", message);
+}
+
+py::dict Predictor::Run(const Program& program, const PackedRequest& request, tensorflow::RunMetadata* metadata) const {
+  std::vector<tensorflow::Tensor> outputs;
+  {
+    std::vector<tensorflow::Tensor> feeds = Feeds(request);
+    absl::Status status;
+    {
+      const py::gil_scoped_release released;
+      status = program.Run(feeds, &outputs, metadata);
+      feeds.clear();
+    }
+    if (!status.ok()) FailRun(status, request);
+  }
+  py::dict result;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    result[output_names_[i]] = TensorToArray(std::move(outputs[i]), plan_.outputs[i].numpy);
+  }
+  return result;
+}
+
+py::dict Predictor::Predict(const py::dict& request) { return Run(*program_, PackRequest(request), nullptr); }
+
+py::dict Predictor::RunPacked(const PackedRequest& request) { return Run(*program_, request, nullptr); }
+
+py::tuple Predictor::PredictTraced(const py::dict& request) {
+  const PackedRequest packed = PackRequest(request);
+  {
+    std::unique_lock<std::mutex> lock(traced_mutex_, std::defer_lock);
+    {
+      const py::gil_scoped_release released;  // never wait for the mutex with the GIL held
+      lock.lock();
+    }
+    if (traced_ == nullptr) traced_ = MakeProgram(/*trace=*/true);
+  }
+  tensorflow::RunMetadata metadata;
+  py::dict outputs = Run(*traced_, packed, &metadata);
+  return py::make_tuple(outputs, py::bytes(metadata.SerializeAsString()));
+}
+
+}  // namespace tfctr

@@ -1,0 +1,48 @@
+// One signature of a loaded model, from a Python dict to a Python dict: pack, run (GIL released), give the outputs as arrays.
+//
+// Thread-safety: Predict may be called from any number of threads; each call owns its request.
+#ifndef TFCTR_CORE_RUNTIME_PREDICTOR_H_
+#define TFCTR_CORE_RUNTIME_PREDICTOR_H_
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "pybind11/pybind11.h"
+#include "tfctr/core/runtime/executor.h"
+#include "tfctr/core/runtime/packer.h"
+#include "tfctr/core/runtime/signature_plan.h"
+
+namespace tfctr {
+
+class Predictor {
+ public:
+  // `description`: see SignaturePlan. Raises InternalError when the graph lacks a tensor of it.
+  Predictor(std::shared_ptr<const Model> model, const pybind11::dict& description);
+  ~Predictor();
+
+  // Raises tfctr.errors.InputError for a request that does not fit, or that the model itself refuses as invalid.
+  pybind11::dict Predict(const pybind11::dict& request);
+  // The same, with op times: (outputs, serialised RunMetadata).
+  pybind11::tuple PredictTraced(const pybind11::dict& request);
+
+  PackedRequest PackRequest(const pybind11::dict& request) const;
+  pybind11::dict RunPacked(const PackedRequest& request);
+
+ private:
+  std::vector<tensorflow::Tensor> Feeds(const PackedRequest& request) const;
+  std::unique_ptr<Program> MakeProgram(bool trace) const;
+  pybind11::dict Run(const Program& program, const PackedRequest& request, tensorflow::RunMetadata* metadata) const;
+  [[noreturn]] void FailRun(const absl::Status& status, const PackedRequest& request) const;
+
+  std::shared_ptr<const Model> model_;
+  const SignaturePlan plan_;
+  std::vector<pybind11::str> output_names_;
+  std::unique_ptr<Program> program_;
+  std::mutex traced_mutex_;  // taken without the GIL
+  std::unique_ptr<Program> traced_;
+};
+
+}  // namespace tfctr
+
+#endif  // TFCTR_CORE_RUNTIME_PREDICTOR_H_
