@@ -34,6 +34,14 @@ _ARITHMETIC = frozenset(
     }
 )  # fmt: skip
 
+_ELEMENTWISE = frozenset(
+    {
+        "Add", "AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Mod", "Maximum", "Minimum", "Neg", "Abs", "Square", "Cast",
+        "Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual", "LogicalAnd", "LogicalOr", "LogicalNot",
+        "Select", "SelectV2", "ZerosLike", "OnesLike",
+    }
+)  # fmt: skip
+
 # Stateful by registration, because they own or read a resource; running them changes nothing.
 _HARMLESS = frozenset(
     {
@@ -138,29 +146,36 @@ class Facts:
         Stops at every op that is not plain integer arithmetic or data movement.
         """
         name = self.root(name)
-        pending, seen = [name], set()
-        found: set[str] = set()
-        while pending:
-            current = self.root(pending.pop())
-            if current in seen:
-                continue
-            seen.add(current)
-            if current in self._leaves:
-                found |= self._leaves[current]
-                continue
-            node = self.view.get(current)
-            if node is None:
-                found.add(current)
-            elif node.op == "Const":
-                continue
-            elif node.op in _SHAPE_READERS:
-                found.add("shape:" + self.root(self.view.inputs(node)[port_of(current) if node.op == "ShapeN" else 0]))
-            elif node.op in _ARITHMETIC and self.view.inputs(node):
-                pending += self.view.inputs(node)
-            else:
-                found.add(current)
-        self._leaves[name] = frozenset(found)
+        if name not in self._leaves:
+            pending, seen, found = [(name, False)], set(), set()
+            while pending:
+                current = pending.pop()
+                if current in seen:
+                    continue
+                seen.add(current)
+                reached, more = self._one_up(*current)
+                found |= reached
+                pending += more
+            self._leaves[name] = frozenset(found)
         return self._leaves[name]
+
+    def _one_up(self, name: str, shape_only: bool) -> tuple[set[str], list[tuple[str, bool]]]:
+        """Leaves reached at a tensor, and the tensors to go on with; ``shape_only``: only its shape matters."""
+        name = self.root(name)
+        node = self.view.get(name)
+        leaf = {f"shape:{name}" if shape_only else name}
+        if node is None:
+            return leaf, []
+        inputs = self.view.inputs(node)
+        if node.op == "Const":
+            return set(), []
+        if node.op in _SHAPE_READERS:
+            return set(), [] if shape_only else [(inputs[port_of(name) if node.op == "ShapeN" else 0], True)]
+        if node.op not in _ARITHMETIC or not inputs:
+            return leaf, []
+        if node.op in _ELEMENTWISE:
+            return set(), [(i, shape_only) for i in inputs]
+        return set(), [(i, shape_only and node.op in ("ExpandDims", "Squeeze")) for i in inputs]
 
     def depends_only_on(self, name: str, stops: Sequence[str]) -> bool:
         """True when every path from ``name`` up ends in one of ``stops`` or a constant."""

@@ -14,8 +14,9 @@ from graph_opt.recognise.engine import Walk
 from graph_opt.recognise.values import Cond, Coords, Cut, Fill, Found, PerValue, Rowing
 
 TABLE_DTYPES = ("float32", "float16", "bfloat16", "float64")
+_KEYS = ("string", "int32", "int64")
 _RAW_DTYPES = {
-    "hash_fast": ("string",), "hash_strong": ("string",), "bucketize": ("float32",), "vocab": ("string", "int32", "int64"),
+    "hash_fast": ("string",), "hash_strong": ("string",), "bucketize": ("float32",), "vocab": _KEYS, "vocab_oov": _KEYS,
     "cast": ("int8", "int16", "uint8", "uint16", "int32", "int64", "uint32", "uint64", "float32", "float64"),
 }  # fmt: skip
 _INTEGERS = ("int32", "int64", "uint32", "uint64")
