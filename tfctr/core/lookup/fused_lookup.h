@@ -1,0 +1,140 @@
+// A group of embedding lookups executed together: any number of features and tables, one pass, results written straight
+// into the (concatenated) outputs. This is the whole of TfctrFusedLookup except what must know TensorFlow.
+//
+//   FusedLookup plan = FusedLookup::Create(spec, ...)      once per graph node
+//   Call call;                                              once per request (the caller reuses the object)
+//   plan.Prepare(inputs, tables, &call)                     binds and checks; gives the outputs' shapes
+//   plan.Run(begin, end, &call)                             any split of [0, call.work()), any threads
+//   plan.Finish(&call)                                      what the fast path left: unordered rows, errors
+//
+// How a feature runs: blocks of a few hundred values are resolved (id steps, prune, bounds, rows) into a list of row
+// pointers; the lists of several blocks and features form one chunk, which the gather kernels then walk with prefetch.
+// Anything irregular (rows not in order, an id out of range, ...) is not handled there but noted, and Finish runs that
+// feature again, whole, by a careful path that sorts or says what is wrong: errors are the same however work is split.
+//
+// Thread-safety: a plan is immutable. Prepare and Finish are called by one thread per Call; Run by any number between.
+// Cost: no allocation per feature or request once the scratch of a thread has grown; scratch is a few tens of KB.
+#ifndef TFCTR_CORE_LOOKUP_FUSED_LOOKUP_H_
+#define TFCTR_CORE_LOOKUP_FUSED_LOOKUP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tfctr/core/lookup/gather.h"
+#include "tfctr/core/lookup/id_steps.h"
+#include "tfctr/core/lookup/spec.h"
+#include "tfctr/core/lookup/tensor_view.h"
+#include "tfctr/core/storage/status.h"
+#include "tfctr/core/storage/table_file.h"
+
+namespace tfctr {
+
+// What does not change from request to request.
+struct Feature {
+  LookupSpec spec;
+  bool is_copy = false;         // numeric columns copied beside the lookups; spec.ids is the source
+  int64_t row_bytes = 0;        // of a table row (of a copied row)
+  int64_t column_bytes = 0;     // first byte of this feature in an output row
+  size_t step_count = 0;        // steps left after those below were taken out
+  bool prune_negative = false;  // the last step; done while listing rows
+  int64_t wrap = 0;             // the only step: negative ids get this added
+  bool fast = false;            // resolved by the short loops: no weights, masks, max_norm, divisors
+  Finish finish = Finish::kNone;
+  AddOrder order = AddOrder::kSparseSegment;
+  bool needs_divisors = false;
+  bool has_weights = false;
+  bool has_mask = false;
+  bool is_double = false;  // arithmetic in double
+};
+
+// One feature's part of a request.
+struct BoundFeature {
+  const uint8_t* table = nullptr;
+  std::string_view table_name;
+  TensorView ids;
+  TensorView rows;
+  TensorView shape;
+  TensorView weights;
+  TensorView mask;
+  int64_t values = 0;      // N
+  int64_t row_count = 0;   // R, of the output
+  int64_t positions = 1;   // dense: ids per output row
+  int64_t work_begin = 0;  // start in the request's work units
+  bool empty_is_nan = false;
+  std::atomic<bool> irregular{false};
+
+  BoundFeature() = default;
+  BoundFeature(const BoundFeature& other) { *this = other; }
+  BoundFeature& operator=(const BoundFeature& other);
+};
+
+struct OutputShape {
+  int64_t rows = 0;                  // product of all dimensions but the last
+  const TensorView* like = nullptr;  // form like: ids whose dimensions come first (all, or all but the last)
+  int like_rank = 0;
+};
+
+class Call {
+ public:
+  int64_t work() const { return work_; }
+  // Nanoseconds of one unit, roughly.
+  int64_t work_cost() const { return work_cost_; }
+  const std::vector<OutputShape>& outputs() const { return outputs_; }
+  // Memory of output k, row-major [rows, columns], 16-byte aligned or better. Set before Run.
+  void SetOutput(size_t k, void* data) { output_data_[k] = static_cast<uint8_t*>(data); }
+
+ private:
+  friend class FusedLookup;
+  friend class Runner;
+  std::vector<BoundFeature> features_;
+  std::vector<OutputShape> outputs_;
+  std::vector<uint8_t*> output_data_;
+  std::vector<int32_t> first_feature_;  // of each output
+  StepContext steps_;
+  int64_t work_ = 0;
+  int64_t work_cost_ = 1;
+};
+
+// Where a request's tensors and files come from; calls are made from Prepare only.
+class LookupInputs {
+ public:
+  virtual ~LookupInputs() = default;
+  virtual Status Get(Source source, TensorView* view) const = 0;
+  virtual const TableFile* Table(int64_t index) const = 0;  // null: file `index` is no table
+  virtual StepContext Steps() const = 0;
+};
+
+class FusedLookup {
+ public:
+  static Result<std::unique_ptr<const FusedLookup>> Create(std::string_view spec_text,
+                                                           const std::vector<ValueType>& packed,
+                                                           const std::vector<ValueType>& args, Isa isa);
+
+  Status Prepare(const LookupInputs& inputs, Call* call) const;
+  void Run(int64_t begin, int64_t end, Call* call) const;
+  Status Finish(Call* call) const;
+
+  const GroupSpec& spec() const { return group_; }
+
+ private:
+  friend class Runner;
+  FusedLookup() = default;
+  Status Bind(const LookupInputs& inputs, const Feature& feature, BoundFeature* bound) const;
+  Status CountRows(const Feature& feature, Call* call, BoundFeature* bound) const;
+  friend class Runner;
+  static std::string Describe(const Feature& feature, std::string_view table_name);
+
+  GroupSpec group_;
+  std::vector<Feature> features_;  // lookups, then copies
+  std::vector<int64_t> output_row_bytes_;
+  std::vector<uint8_t> zero_row_;  // stands for masked values
+  const GatherKernels* kernels_ = nullptr;
+};
+
+}  // namespace tfctr
+
+#endif  // TFCTR_CORE_LOOKUP_FUSED_LOOKUP_H_

@@ -1,0 +1,69 @@
+// Executes a FusedLookup for one thread: cuts features into blocks, resolves each block into a list of row pointers and
+// hands full chunks to the gather kernels. Internal to fused_lookup.cc.
+// Thread-safety: a Runner belongs to one thread; it uses that thread's scratch memory, so only one may run at a time.
+#ifndef TFCTR_CORE_LOOKUP_RUNNER_H_
+#define TFCTR_CORE_LOOKUP_RUNNER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tfctr/core/lookup/fused_lookup.h"
+
+namespace tfctr {
+
+struct Scratch;
+
+class Runner {
+ public:
+  Runner(const FusedLookup& plan, Call* call);
+
+  // Work units of a feature: values plus output rows.
+  static int64_t Units(const Feature& feature, const BoundFeature& bound) {
+    return (feature.is_copy ? 0 : bound.values) + bound.row_count;
+  }
+
+  // Units [begin, end) of the whole request. Irregular features are marked and left.
+  void Range(int64_t begin, int64_t end);
+  // The whole of one feature, with every check; sorts where the spec allows it.
+  Status Careful(int32_t feature);
+  // Sets row_count of a lookup whose output ends with the last row that has a value.
+  Status LastRow(const Feature& feature, BoundFeature* bound);
+
+ private:
+  struct Part {  // values [value_begin, value_end) of output rows [row_begin, row_end)
+    int64_t row_begin;
+    int64_t row_end;
+    int64_t value_begin;
+    int64_t value_end;
+  };
+
+  void FeatureRange(int32_t index, int64_t begin, int64_t end);
+  void SortedRange(int32_t index, int64_t begin, int64_t end);
+  void RaggedRange(int32_t index, int64_t row_begin, int64_t row_end);
+  void DenseRange(int32_t index, int64_t row_begin, int64_t row_end);
+  void CopyColumns(int32_t index, int64_t row_begin, int64_t row_end);
+  // False: irregular.
+  bool Block(int32_t index, const Part& part);
+  bool FastBlock(int32_t index, const Part& part);
+  template <typename Id>
+  bool FastList(const Feature& feature, const BoundFeature& bound, const Part& part, const Id* ids);
+  Status GeneralBlock(int32_t index, const Part& part, bool careful, bool* regular);
+  Status ReadEntries(const Feature& feature, const BoundFeature& bound, const Part& part);
+  Status CheckRows(const Feature& feature, const BoundFeature& bound, const Part& part, bool careful, bool* regular);
+  template <typename A>
+  void EmitEntries(const Feature& feature, const BoundFeature& bound, const Part& part);
+  bool FillEmptyRows(const Feature& feature, const BoundFeature& bound, int64_t rows);
+  Status IdError(const Feature& feature, const BoundFeature& bound, int64_t id, int64_t row) const;
+  Status Fail(const Feature& feature, const BoundFeature& bound, const std::string& what) const;
+  void Append(int32_t index, const Part& part);
+  void Flush();
+
+  const FusedLookup& plan_;
+  Call* const call_;
+  Scratch& s_;
+};
+
+}  // namespace tfctr
+
+#endif  // TFCTR_CORE_LOOKUP_RUNNER_H_
