@@ -11,13 +11,13 @@ die() { printf '%s\n' "$@" >&2; exit 1; }
 
 find_python() {
   local candidate
-  for candidate in "${PYTHON:-}" python3.11 python3; do
-    [ -n "$candidate" ] || continue
+  for candidate in ${PYTHON:-python3.11 python3}; do
     if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
       command -v "$candidate"
       return
     fi
   done
+  [ -z "${PYTHON:-}" ] || die "PYTHON=$PYTHON is no Python 3.11"
   die "Python 3.11 is needed and was not found (PYTHON=/path/to/python3.11 names one). On Debian 12:" "  $APT"
 }
 
