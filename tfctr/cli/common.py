@@ -26,12 +26,18 @@ if TYPE_CHECKING:
 
 def remarks() -> rich.console.Console:
     """The console for people: stderr."""
-    return rich.console.Console(stderr=True, highlight=False)
+    return _console(stderr=True)
 
 
 def results() -> rich.console.Console:
     """The console for results: stdout."""
-    return rich.console.Console(highlight=False)
+    return _console(stderr=False)
+
+
+def _console(stderr: bool) -> rich.console.Console:
+    # A pipe or file has no width; rich would take 80 columns and fold names in two.
+    stream = sys.stderr if stderr else sys.stdout
+    return rich.console.Console(stderr=stderr, highlight=False, width=None if stream.isatty() else 140)
 
 
 def print_json(value: object) -> None:
@@ -54,7 +60,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, signature: bool = True
             "--signature", "-s", default=None, metavar="S", help="signature (default: serving_default, or the only one)"
         )
     parser.add_argument(
-        "--tags", default="serve", metavar="T", help="tags of the MetaGraph, separated by commas (default: serve)"
+        "--tags", default=None, metavar="T", help="tags of the MetaGraph, separated by commas (default: serve)"
     )
     parser.add_argument(
         "--op-library",
@@ -120,7 +126,10 @@ class Model:
         return generate(self.info(signature), rows, seed)
 
 
-def split_tags(text: str) -> tuple[str, ...]:
+def split_tags(text: str | None) -> tuple[str, ...] | None:
+    """The tags of ``--tags``; None without it (a model with one MetaGraph needs no choice)."""
+    if text is None:
+        return None
     tags = tuple(tag for tag in text.split(",") if tag)
     if not tags:
         raise UsageError("--tags is empty; a SavedModel for serving has the tag 'serve'")
@@ -136,8 +145,8 @@ def open_model(args: argparse.Namespace, path: str) -> Model:
     tags = split_tags(args.tags)
     load_op_libraries(args.op_library)
     if is_bundle(path):
-        return Model(path, True, read_manifest(path), tags, tuple(args.op_library))
+        return Model(path, True, read_manifest(path), tags or ("serve",), tuple(args.op_library))
     import graph_opt
 
     analysed = graph_opt.analyse(path, tags)
-    return Model(analysed["path"], False, analysed, tags, tuple(args.op_library))
+    return Model(analysed["path"], False, analysed, tuple(analysed["tags"]), tuple(args.op_library))

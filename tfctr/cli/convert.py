@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from graph_opt.options import ConvertOptions
 
 HELP = "make a SavedModel fast: fused lookups, shared tables, packed inputs"
-DESCRIPTION = """Reads the SavedModel IN and writes the bundle OUT: a SavedModel again, whose embedding lookups are fused and whose
-tables are files shared by all sessions and processes. Every rewrite is proven against the original; what could not be
-proven stays as it was, and the report says why.
+DESCRIPTION = """Reads the SavedModel IN and writes the bundle OUT: a SavedModel again, whose embedding lookups are
+fused and whose tables are files shared by all sessions and processes. Every rewrite is proven
+against the original; what could not be proven stays as it was, and the report says why.
 
   tfctr convert model/ bundle/
   tfctr convert models/ranker bundle/ --signature serving_default --strict
@@ -71,9 +71,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from graph_opt.options import ConvertOptions
-
     import tfctr
+    from graph_opt.options import ConvertOptions
 
     options = ConvertOptions(
         signatures=tuple(args.signature) if args.signature else None,

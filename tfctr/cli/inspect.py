@@ -12,8 +12,9 @@ from tfctr.cli import common
 from tfctr.errors import UsageError
 
 HELP = "show signatures, features, tables and lookups of a SavedModel or bundle"
-DESCRIPTION = """Shows the signatures (inputs, outputs, and which inputs are the parts of one feature), the tables with rows,
-width and bytes, each embedding lookup (fused, or left and why), and the tensors at which the dense part begins.
+DESCRIPTION = """Shows the signatures (inputs, outputs, and which inputs are the parts of one feature), the tables
+with rows, width and bytes, each embedding lookup (fused, or left and why), and the tensors at which
+the dense part begins.
 
   tfctr inspect model/
   tfctr inspect bundle/ --verify"""

@@ -10,9 +10,10 @@ from tfctr.cli import common
 from tfctr.errors import UsageError
 
 HELP = "compare a bundle's outputs with the original's, loaded by stock TensorFlow"
-DESCRIPTION = """Runs the original with stock TensorFlow (variables loaded, default grappler) and the converted model on the
-same inputs, and compares every output: |a-b| <= 1e-6 + 1e-5 |b| for floats, equality for everything else.
-Exit code 0: equal; 3: they differ. The original may need the memory of all its tables.
+DESCRIPTION = """Runs the original with stock TensorFlow (variables loaded, default grappler) and the converted model
+on the same inputs, and compares every output: |a-b| <= 1e-6 + 1e-5 |b| for floats, equality for
+everything else. Exit code 0: equal; 3: they differ. The original may need the memory of all its
+tables.
 
   tfctr verify model/ bundle/ --inputs rows.npz"""
 
