@@ -175,7 +175,8 @@ class Facts:
             return leaf, []
         if node.op in _ELEMENTWISE:
             return set(), [(i, shape_only) for i in inputs]
-        return set(), [(i, shape_only and node.op in ("ExpandDims", "Squeeze")) for i in inputs]
+        moved = node.op in ("ExpandDims", "Squeeze", "Reshape")  # then the first input's shape is enough
+        return set(), [(i, shape_only and moved and k == 0) for k, i in enumerate(inputs)]
 
     def depends_only_on(self, name: str, stops: Sequence[str]) -> bool:
         """True when every path from ``name`` up ends in one of ``stops`` or a constant."""

@@ -89,7 +89,7 @@ def _steps(found: Found, cut: Cut) -> tuple[tuple[Step, ...] | None, bool]:
                 return None, False
             prunes.append((len(cond.steps) - cut.steps, step))
     steps = list(ids.steps[cut.steps :])
-    for position, step in sorted(prunes, key=lambda p: -p[0]):
+    for position, step in reversed(sorted(prunes, key=lambda p: p[0])):
         steps.insert(position, step)
     return tuple(steps), prune_weights
 

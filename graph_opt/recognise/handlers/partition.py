@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os.path
 
+from graph_opt.lookup_spec import Step
 from graph_opt.recognise.engine import NodeDef, Walk, handles
 from graph_opt.recognise.values import Found, PerValue, Split, Value
 
@@ -32,19 +32,27 @@ def _dealt_ids(walk: Walk, assigned: str) -> PerValue | None:
             continue
         seen.add(tensor)
         value = walk.value(tensor)
-        if isinstance(value, PerValue):
+        if isinstance(value, PerValue) and walk.facts.leaves(value.base) <= {value.base, f"shape:{value.base}"}:
             chains.append(value)
         elif walk.const(tensor) is None and walk.facts.leaves(tensor):
-            pending += walk.view.inputs(walk.view.producer(tensor))
+            base = value.base if isinstance(value, PerValue) else tensor
+            pending += walk.view.inputs(walk.view.producer(base))
     if not chains or len({(c.base, c.tokens) for c in chains}) != 1:
         return None
-    steps = os.path.commonprefix([list(c.steps) for c in chains])
+    steps = _common_beginning([c.steps for c in chains])
     if len(chains) == 1:  # assigned itself is a chain: its last mod or divide does the dealing
         while steps and steps[-1].kind == "cast":
             steps = steps[:-1]
         steps = steps[:-1]
     cuts = tuple(c for c in chains[0].cuts if c.steps <= len(steps))
     return dataclasses.replace(chains[0], steps=tuple(steps), cuts=cuts)
+
+
+def _common_beginning(chains: list[tuple[Step, ...]]) -> tuple[Step, ...]:
+    length = 0
+    while all(len(c) > length and c[length] == chains[0][length] for c in chains):
+        length += 1
+    return chains[0][:length]
 
 
 @handles("ParallelDynamicStitch", "DynamicStitch")
