@@ -76,7 +76,11 @@ inline absl::Status PackedSlice(const PackedInput& input, tensorflow::DataType d
   const bool is_string = dtype == tensorflow::DT_STRING;
   const int64_t length = is_string ? input.elements : static_cast<int64_t>(input.bytes());
   const tensorflow::Tensor slice = (is_string ? strings : arena).Slice(begin, begin + length);
-  if (is_string || reinterpret_cast<uintptr_t>(slice.data()) % kPackedAlignment == 0) {
+  if (is_string) {
+    if (!out->CopyFrom(slice, shape)) return absl::InternalError("strings of a packed input do not take its shape");
+    return absl::OkStatus();
+  }
+  if (reinterpret_cast<uintptr_t>(slice.data()) % kPackedAlignment == 0) {
     out->UnsafeCopyFromInternal(slice, dtype, shape);
     return absl::OkStatus();
   }

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 
+#include "pybind11/stl.h"
 #include "tfctr/core/kernels/unpack_slices.h"
 
 namespace tfctr {
