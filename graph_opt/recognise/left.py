@@ -34,7 +34,7 @@ def other_readers(walk: Walk, scope: Scope, tables: Mapping[str, Any]) -> list[R
             refusals.append(
                 Refusal(gather=reader.name, reason=reason, nodes=(reader.name,), name=reader.name, table=name)
             )
-    return refusals + _mutable_lookups(walk, scope)
+    return refusals + _mutable_lookups(walk, scope) + _inside_functions(walk, scope)
 
 
 def _readers(walk: Walk, table: str) -> list[node_def_pb2.NodeDef]:
@@ -67,16 +67,47 @@ def _reason(walk: Walk, scope: Scope, reader: node_def_pb2.NodeDef) -> str:
 
 
 def _mutable_lookups(walk: Walk, scope: Scope) -> list[Refusal]:
-    """Row gathers from variables that stayed variables."""
+    """Row gathers from variables that stayed variables, and vectors kept in mutable hash tables."""
     refusals = []
     for node in walk.view:
-        if node.op != "ResourceGather" or not scope.reaches(node.name):
+        if not scope.reaches(node.name) or not walk.view.inputs(node):
             continue
-        handle = walk.facts.root(walk.view.inputs(node)[0])
-        if walk.view.producer(handle).op == "VarHandleOp":
-            refusals.append(
-                Refusal(
-                    gather=node.name, reason=reasons.MUTABLE_TABLE, nodes=(node.name,), name=node.name, table=handle
-                )
-            )
+        source = walk.view.producer(walk.facts.root(walk.view.inputs(node)[0]))
+        if source.op == "ReadVariableOp":
+            source = walk.view.producer(walk.facts.root(walk.view.inputs(source)[0]))
+        found = node.op in _GATHERS or node.op.startswith(_SEGMENTS)
+        if node.op == "LookupTableFindV2":
+            found = walk.facts.dtype(f"{node.name}:0").is_floating
+        elif source.op not in ("VarHandleOp", "VariableV2"):
+            continue
+        if found:
+            reason = scope.why_not(node.name) or reasons.MUTABLE_TABLE
+            refusals.append(Refusal(gather=node.name, reason=reason, nodes=(node.name,), name=node.name, table=source.name))
     return refusals
+
+
+def _inside_functions(walk: Walk, scope: Scope) -> list[Refusal]:
+    """Control flow nodes whose functions read rows of a variable or table."""
+    library = {f.signature.name: f for f in walk.view.graph_def.library.function}
+    refusals = []
+    for node in walk.view:
+        if node.op not in FUNCTIONAL_CONTROL_FLOW or not scope.reaches(node.name):
+            continue
+        pending, seen, found = _called(node), set(), False
+        while pending and not found:
+            name = pending.pop()
+            if name in seen or name not in library:
+                continue
+            seen.add(name)
+            for inner in library[name].node_def:
+                found |= inner.op == "ResourceGather" or inner.op.startswith(_SEGMENTS)
+                pending += _called(inner)
+        if found:
+            refusals.append(Refusal(gather=node.name, reason=reasons.CONTROL_FLOW, nodes=(node.name,), name=node.name))
+    return refusals
+
+
+def _called(node: node_def_pb2.NodeDef) -> list[str]:
+    """Names of the functions in a node's attributes."""
+    names = [a.func.name for a in node.attr.values() if a.HasField("func")]
+    return names + [f.name for a in node.attr.values() for f in a.list.func]

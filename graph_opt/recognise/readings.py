@@ -58,14 +58,13 @@ def _readings_from(walk: Walk, found: Found, table: TableFacts, name: str, cut: 
         "combiner": found.combiner, "accumulation": found.accumulation, "denominator": found.denominator,
         "denominator_eps": found.eps, "empty": found.empty, **mask,
     }  # fmt: skip
-    if fill is not None:
-        plain |= {"sort_rows": True}
-        if found.empty != "zeros":
-            if isinstance(fill.default, bool) or not isinstance(fill.default, int):
-                return
-            plain |= {"fill_id": fill.default}
+    if fill is not None and found.empty != "zeros":
+        if isinstance(fill.default, bool) or not isinstance(fill.default, int):
+            return
+        plain |= {"fill_id": fill.default}
     for layout in _layouts(walk, found, cut):
-        yield LookupSpec(**(plain | layout))  # type: ignore[arg-type]
+        sort = fill is not None and layout["form"] in ("sparse", "segments")
+        yield LookupSpec(**(plain | layout), sort_rows=sort)  # type: ignore[arg-type]
 
 
 def _steps(found: Found, cut: Cut) -> tuple[tuple[Step, ...] | None, bool]:
@@ -89,7 +88,7 @@ def _steps(found: Found, cut: Cut) -> tuple[tuple[Step, ...] | None, bool]:
                 return None, False
             prunes.append((len(cond.steps) - cut.steps, step))
     steps = list(ids.steps[cut.steps :])
-    for position, step in reversed(sorted(prunes, key=lambda p: p[0])):
+    for position, _, step in sorted(((p, k, s) for k, (p, s) in enumerate(prunes)), key=lambda e: e[:2], reverse=True):
         steps.insert(position, step)
     return tuple(steps), prune_weights
 
@@ -165,9 +164,9 @@ def _given_rows(walk: Walk, found: Found, coords: Coords, cut: Cut) -> Iterator[
         if given.tokens != cut.tokens:
             continue
         is_column = given.steps == 1
-        if not is_column and (coords.shape is not None or found.empty == "short"):
-            if coords.rowing != Rowing("sparse", given.tensor) or cut.tokens:
-                yield {"form": "sparse", "rows": given.tensor, "shape": coords.shape}
+        raw = coords.rowing == Rowing("sparse", given.tensor) and cut.tokens == 0
+        if not is_column and not raw and (coords.shape is not None or found.empty == "short"):
+            yield {"form": "sparse", "rows": given.tensor, "shape": coords.shape}
         if is_column and walk.rank(given.tensor) in (1, None):
             yield {
                 "form": "segments",

@@ -3,7 +3,6 @@
 CONTROL_FLOW = "the lookup is inside control flow (a loop, a branch or a mapped function)"
 MUTABLE_TABLE = "the table is written or kept as mutable state on the serving path"
 READ_DENSELY = "the table is read as a whole here, not by rows"
-TWO_STAGE = "the ids depend on the result of another lookup"
 TABLE_DTYPE = "the table's dtype is not float32, float16, bfloat16 or float64"
 TABLE_RANK = "the table is not a matrix of rows"
 IDS_DTYPE = "the ids are neither integers nor values that an id transform turns into integers"

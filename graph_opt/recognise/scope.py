@@ -72,10 +72,9 @@ class Scope:
         for user, _ in self._view.consumers(tensor):
             if user.name in cone or user.name not in self._live:
                 continue
-            if user.op in PASS_THROUGH and user.op != "IdentityN":
-                if not self._is_used_outside(f"{user.name}:0", cone):
-                    continue
-            return True
+            passes = user.op in PASS_THROUGH and user.op != "IdentityN"
+            if not passes or self._is_used_outside(f"{user.name}:0", cone):
+                return True
         return False
 
     def depends_on(self, sources: Sequence[str], nodes: Sequence[str]) -> bool:

@@ -24,7 +24,6 @@ class Search:
         self._scope = scope
         self._files = files
         self._names = inputs
-        self._accepted: list[str] = []  # output nodes of candidates so far
 
     def run(self) -> tuple[list[Candidate], list[Refusal]]:
         candidates: list[Candidate] = []
@@ -37,7 +36,6 @@ class Search:
             absorbed.update(gathers)
             if isinstance(result, Candidate):
                 candidates.append(result)
-                self._accepted.append(node_of(result.output))
             else:
                 refusals.append(result)
         return candidates, refusals
@@ -88,9 +86,8 @@ class Search:
             if self._scope.used_outside(state.trace[:-1], cone):
                 problem = problem or reasons.USED_INSIDE
                 continue
-            if self._scope.depends_on(spec.sources(), self._accepted + list(state.gathers)):
-                problem = reasons.TWO_STAGE
-                continue
+            if self._scope.depends_on(spec.sources(), state.gathers):
+                continue  # weights computed from the rows themselves (attention)
             good.append(spec)
             if self._transforms_are_private(state, spec, cone):
                 private.append(spec)

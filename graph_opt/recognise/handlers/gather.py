@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from graph_opt.recognise.engine import NodeDef, Walk, handles
-from graph_opt.recognise.handlers.ids import chain_of
-from graph_opt.recognise.values import Found, PerValue, Scaled, Split, TableRef, UniqueIndex, Value
+from graph_opt.recognise.values import Cut, Found, PerValue, Scaled, Split, TableRef, UniqueIndex, Value
 
 _ID_DTYPES = ("int32", "int64")
 
@@ -16,11 +15,18 @@ def row_gather(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     table, ids = inputs[:2]
     if not isinstance(table, TableRef) or not selects_rows(walk, node, inputs):
         return None
-    chain = ids if isinstance(ids, Split) and ids.of is not None else chain_of(walk, ids, _ID_DTYPES)
+    chain = ids if isinstance(ids, Split) and ids.of is not None else id_chain(walk, ids)
     if chain is None:
         return None
     tensor = walk.output(node)
     return Found(tensor, node.name, (table.node,), chain, gathers=(node.name,), dtype=walk.dtype(tensor))
+
+
+def id_chain(walk: Walk, ids: Value) -> PerValue | None:
+    """``ids`` as a chain; what is known to be something else (rows of another lookup) is taken as it is."""
+    if walk.dtype(ids) not in _ID_DTYPES or walk.const(ids) is not None:
+        return None
+    return walk.per_value(ids) or PerValue(ids.tensor, ids.tensor, cuts=(Cut(ids.tensor, 0, 0),))
 
 
 def selects_rows(walk: Walk, node: NodeDef, inputs: list[Value]) -> bool:

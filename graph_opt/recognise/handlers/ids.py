@@ -6,7 +6,7 @@ import dataclasses
 
 from graph_opt.lookup_spec import Step
 from graph_opt.recognise.engine import NodeDef, Walk, handles, with_step
-from graph_opt.recognise.handlers.shapes import is_zero
+from graph_opt.recognise.handlers.shapes import is_zero, plain_base
 from graph_opt.recognise.values import Opaque, PerValue, Test, UniqueIndex, Value
 
 _INTEGERS = ("int32", "int64", "uint32", "uint64")
@@ -47,7 +47,25 @@ def arithmetic(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
         if node.op == "Mul":
             return with_step(chain, Step("mul", (str(number),)))
         return with_step(chain, Step("add", (str(-number if node.op == "Sub" else number),)))
-    return _column_offsets(walk, chain, right) if node.op in ("Add", "AddV2") else None
+    if node.op == "Sub":
+        return None
+    return _column_offsets(walk, chain, right) or _computed_offsets(walk, chain, right)
+
+
+def _computed_offsets(walk: Walk, chain: PerValue, right: Value) -> Value | None:
+    """``values + size * position`` of bucketized columns, with the positions computed from the shape of the values alone."""
+    if not isinstance(right, PerValue | Opaque) or walk.dtype(right) not in _INTEGERS:
+        return None
+    steps = right.steps if isinstance(right, PerValue) else ()
+    base = right.base if isinstance(right, PerValue) else right.tensor
+    leaves = walk.facts.leaves(base)
+    shape = walk.shape(chain.base)
+    if not leaves or len(steps) > 1 or any(s.kind != "mul" for s in steps) or not shape or shape[-1] is None:
+        return None
+    if {plain_base(walk, leaf.removeprefix("shape:")) for leaf in leaves} != {chain.base} or chain.base in leaves:
+        return None
+    size = int(steps[0].args[0]) if steps else 1
+    return with_step(chain, Step("addcol", tuple(str(size * k) for k in range(shape[-1])))) if shape[-1] > 1 else chain
 
 
 def _column_offsets(walk: Walk, chain: PerValue, offsets: Value) -> Value | None:

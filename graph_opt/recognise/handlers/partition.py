@@ -64,7 +64,9 @@ def stitch(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     if not all(isinstance(r, Found) and isinstance(r.ids, Split) and r.ids.index == k for k, r in enumerate(rows)):
         return None
     first = rows[0]
-    assert isinstance(first, Found) and isinstance(first.ids, Split) and first.ids.of is not None
+    assert isinstance(first, Found)
+    assert isinstance(first.ids, Split)
+    assert first.ids.of is not None
     assigned = {p.assigned for p in positions} | {r.ids.assigned for r in rows}
     if len(assigned) != 1 or len({r.max_norm for r in rows}) != 1 or any(r.pooled for r in rows):
         return None

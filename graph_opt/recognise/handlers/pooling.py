@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from graph_opt.recognise.engine import NodeDef, Walk, handles
-from graph_opt.recognise.handlers.gather import of_all_values
-from graph_opt.recognise.handlers.ids import chain_of
+from graph_opt.recognise.handlers.gather import id_chain, of_all_values
 from graph_opt.recognise.handlers.ragged import as_row_numbers
 from graph_opt.recognise.values import (
     Coords,
@@ -33,7 +32,7 @@ def sparse_segments(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | N
     found: Found | None = None
     tensor = walk.output(node)
     if isinstance(data, TableRef):
-        chain = chain_of(walk, index, ("int32", "int64"))
+        chain = id_chain(walk, index)
         found = chain and Found(tensor, node.name, (data.node,), chain, gathers=(node.name,), dtype=walk.dtype(tensor))
     elif isinstance(data, Found) and isinstance(index, UniqueIndex) and not data.pooled:
         found = of_all_values(walk, data, index)

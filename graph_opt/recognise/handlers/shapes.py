@@ -78,8 +78,15 @@ def as_index_matrix(walk: Walk, value: Value) -> Coords | None:
         tokens = passing_tokens(value)
         return Coords(value.tensor, Rowing("dense", bases.pop()), tokens, cuts=(Cut(value.tensor, 0, len(tokens)),))
     chain = walk.per_value(value)
-    if chain is None or chain.steps or walk.rank(chain) not in (2, None) or walk.dtype(chain) != "int64":
+    if chain is None or walk.rank(chain) not in (2, None) or walk.dtype(chain) != "int64":
         return None
+    if any(s.kind != "cast" for s in chain.steps):
+        return None
+    if chain.steps:
+        whole = [c for c in chain.cuts if c.steps == len(chain.steps) and not c.tokens]
+        if not whole:
+            return None
+        chain = dataclasses.replace(chain, base=whole[0].tensor, steps=(), cuts=tuple(whole))
     rowing = Rowing("sparse", chain.base)
     leaves = walk.facts.leaves(chain.base)
     if leaves and all(leaf.startswith("shape:") for leaf in leaves):
