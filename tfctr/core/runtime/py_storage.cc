@@ -2,23 +2,23 @@
 
 #include <errno.h>
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "tfctr/core/runtime/checkpoint_index.h"
-#include "tfctr/core/runtime/table_parts.h"
+#include "tfctr/core/runtime/py_storage_support.h"
 #include "tfctr/core/storage/crc32c.h"
 #include "tfctr/core/storage/store.h"
 
 namespace py = pybind11;
 
 namespace tfctr {
+
 namespace {
 
 PyObject* corrupt_file_type = nullptr;  // tfctr.core._native.CorruptFile; set once when the module is made
@@ -30,8 +30,22 @@ PyObject* corrupt_file_type = nullptr;  // tfctr.core._native.CorruptFile; set o
   throw py::error_already_set();
 }
 
-// Raises the Python exception of a status: ValueError, FileNotFoundError, OSError (errno EIO, ENOSPC) or CorruptFile.
-[[noreturn]] void Raise(const Status& status) {
+py::dict InfoOf(const Container& container) {
+  py::dict info;
+  const Metadata& metadata = container.metadata();
+  info["kind"] = FileKindName(container.kind());
+  info["path"] = container.path();
+  info["bytes"] = container.data_bytes();
+  info["file_bytes"] = container.file_bytes();
+  info["fingerprint"] = container.fingerprint();
+  info["checksums"] = container.has_checksums();
+  info["surrogate"] = metadata.count("surrogate") > 0;
+  return info;
+}
+
+}  // namespace
+
+void Raise(const Status& status) {
   if (status.code == Code::kNotFound) RaiseOsError(PyExc_FileNotFoundError, ENOENT, status.message);
   if (status.code == Code::kIo) RaiseOsError(PyExc_OSError, EIO, status.message);
   if (status.code == Code::kNoSpace) RaiseOsError(PyExc_OSError, ENOSPC, status.message);
@@ -46,15 +60,29 @@ void Check(const Status& status) {
   if (!status.ok()) Raise(status);
 }
 
-template <typename T>
-T Unwrap(Result<T> result) {
-  if (!result.ok()) Raise(result.status());
-  return result.Take();
-}
-
 std::string PathOf(const py::object& path) {
   return py::module_::import("os").attr("fspath")(path).cast<std::string>();
 }
+
+py::dict FileInfo(const std::string& path) {
+  Result<std::unique_ptr<Container>> opened = Container::Open(path);
+  if (!opened.ok()) Raise(opened.status());
+  py::dict info = InfoOf(*opened.value());
+  if (opened.value()->kind() == FileKind::kTable) {
+    const auto table = Unwrap(TableFile::FromContainer(opened.Take()));
+    info["name"] = table->name();
+    info["dtype"] = DTypeName(table->dtype());
+    info["shape"] = py::tuple(py::cast(table->shape()));
+  } else {
+    const auto vocab = Unwrap(VocabFile::FromContainer(opened.Take()));
+    info["name"] = vocab->name();
+    info["dtype"] = KeyKindName(vocab->key_kind());
+    info["shape"] = py::make_tuple(vocab->size());
+  }
+  return info;
+}
+
+namespace {
 
 // Name of a dtype given as a string, an np.dtype or a scalar type such as ml_dtypes.bfloat16.
 std::string DTypeNameOf(const py::object& dtype) {
@@ -92,37 +120,6 @@ py::array_t<int64_t> Int64Array(const py::object& value, const char* what) {
                           std::to_string(array.attr("ndim").cast<int>()));
   }
   return py::array_t<int64_t, py::array::c_style | py::array::forcecast>::ensure(array);
-}
-
-py::dict InfoOf(const Container& container) {
-  py::dict info;
-  const Metadata& metadata = container.metadata();
-  info["kind"] = FileKindName(container.kind());
-  info["path"] = container.path();
-  info["bytes"] = container.data_bytes();
-  info["file_bytes"] = container.file_bytes();
-  info["fingerprint"] = container.fingerprint();
-  info["checksums"] = container.has_checksums();
-  info["surrogate"] = metadata.count("surrogate") > 0;
-  return info;
-}
-
-py::dict FileInfo(const std::string& path) {
-  Result<std::unique_ptr<Container>> opened = Container::Open(path);
-  if (!opened.ok()) Raise(opened.status());
-  py::dict info = InfoOf(*opened.value());
-  if (opened.value()->kind() == FileKind::kTable) {
-    const auto table = Unwrap(TableFile::FromContainer(opened.Take()));
-    info["name"] = table->name();
-    info["dtype"] = DTypeName(table->dtype());
-    info["shape"] = py::tuple(py::cast(table->shape()));
-  } else {
-    const auto vocab = Unwrap(VocabFile::FromContainer(opened.Take()));
-    info["name"] = vocab->name();
-    info["dtype"] = KeyKindName(vocab->key_kind());
-    info["shape"] = py::make_tuple(vocab->size());
-  }
-  return info;
 }
 
 py::dict WriteTable(const py::object& path_object, const std::string& name, const py::object& value) {
@@ -305,100 +302,6 @@ py::object VocabSampleKeys(const py::object& path_object, int64_t n) {
   return keys;
 }
 
-py::dict ExtentDict(const CheckpointExtent& extent) {
-  py::dict dict;
-  dict["shard"] = extent.shard_path;
-  dict["offset"] = extent.offset;
-  dict["size"] = extent.bytes;
-  dict["crc32c"] = extent.masked_crc32c;
-  return dict;
-}
-
-py::list ReadIndex(const py::object& prefix) {
-  const CheckpointIndex index = Unwrap(ReadCheckpointIndex(PathOf(prefix)));
-  py::list entries;
-  for (const auto& [key, entry] : index) {
-    py::dict dict = entry.partitioned ? py::dict() : ExtentDict(entry.slices[0].extent);
-    dict["key"] = key;
-    dict["dtype"] = TypeName(entry.dtype);
-    dict["shape"] = py::tuple(py::cast(entry.shape));
-    py::list slices;
-    uint64_t bytes = 0;
-    for (const CheckpointSlice& slice : entry.slices) {
-      bytes += slice.extent.bytes;
-      if (!entry.partitioned) continue;
-      py::dict part = ExtentDict(slice.extent);
-      part["start"] = py::tuple(py::cast(slice.start));
-      part["length"] = py::tuple(py::cast(slice.length));
-      slices.append(part);
-    }
-    dict["bytes"] = bytes;
-    dict["slices"] = slices;
-    entries.append(dict);
-  }
-  return entries;
-}
-
-py::dict CopyTensor(const py::object& prefix_object, const std::string& key, const py::object& out_object,
-                    const std::string& name, const py::object& progress) {
-  const std::string prefix = PathOf(prefix_object);
-  const std::string out_path = PathOf(out_object);
-  std::exception_ptr raised;  // what `progress` or a signal handler raised
-  const auto report = [&](uint64_t bytes) {
-    py::gil_scoped_acquire acquire;
-    try {
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();  // Ctrl-C during a long copy
-      if (!progress.is_none()) progress(bytes);
-      return true;
-    } catch (...) {
-      raised = std::current_exception();
-      return false;
-    }
-  };
-  Status status;
-  {
-    py::gil_scoped_release release;
-    status = CopyTensorToTable(prefix, key, out_path, name, report);
-  }
-  if (raised) std::rethrow_exception(raised);
-  Check(status);
-  return FileInfo(out_path);
-}
-
-py::object NumpyDType(const std::string& key, tensorflow::DataType dtype) {
-  if (dtype == tensorflow::DT_BFLOAT16) {
-    return py::module_::import("numpy").attr("dtype")(py::module_::import("ml_dtypes").attr("bfloat16"));
-  }
-  std::string name = TypeName(dtype);
-  const bool known = DTypeFromName(name) != DType::kInvalid || name == "complex64" || name == "complex128";
-  if (!known) throw py::value_error("tensor '" + key + "' is " + name + ", which has no NumPy form here");
-  return py::module_::import("numpy").attr("dtype")(name);
-}
-
-py::object ReadTensorArray(const py::object& prefix_object, const std::string& key) {
-  const std::string prefix = PathOf(prefix_object);
-  Result<tensorflow::Tensor> read = Status::Invalid("not read");
-  {
-    py::gil_scoped_release release;
-    read = ReadTensor(prefix, key);
-  }
-  const tensorflow::Tensor tensor = Unwrap(std::move(read));
-  const auto dims = tensor.shape().dim_sizes();
-  const std::vector<int64_t> shape(dims.begin(), dims.end());
-  const py::object numpy = py::module_::import("numpy");
-  if (tensor.dtype() == tensorflow::DT_STRING) {
-    py::object array = numpy.attr("empty")(py::tuple(py::cast(shape)), "object");
-    py::object flat = array.attr("reshape")(-1);  // a view: the array is contiguous
-    const auto strings = tensor.flat<tensorflow::tstring>();
-    for (int64_t i = 0; i < strings.size(); ++i) flat[py::int_(i)] = py::bytes(strings(i).data(), strings(i).size());
-    return array;
-  }
-  py::array array = numpy.attr("empty")(py::tuple(py::cast(shape)), NumpyDType(key, tensor.dtype()));
-  const auto bytes = tensor.tensor_data();
-  if (!bytes.empty()) std::memcpy(array.mutable_data(), bytes.data(), bytes.size());
-  return array;
-}
-
 py::dict StoreStats() {
   py::list files;
   uint64_t bytes = 0;
@@ -449,46 +352,7 @@ void BindStorage(py::module_& module) {
              "Values (int64) of keys, `default_value` for those that are not there.");
   module.def("vocab_sample_keys", &VocabSampleKeys, py::arg("path"), py::arg("n"),
              "At most n keys, evenly spread over the entries in file order: a list of bytes or an int64 array.");
-  module.def("read_checkpoint_index", &ReadIndex, py::arg("prefix"),
-             "Entries of a checkpoint: key, dtype, shape, bytes and either shard, offset, size, crc32c (masked) or "
-             "slices with start and length of each part.");
-  module.def("copy_tensor_to_table", &CopyTensor, py::arg("prefix"), py::arg("tensor_key"), py::arg("out_path"),
-             py::arg("name"), py::arg("progress") = py::none(),
-             "Copies a tensor, or a partitioned one merged by rows, from a checkpoint into a table file; checksums "
-             "checked, memory bounded. progress(bytes) is called per block. Returns the table's file_info.");
-  module.def(
-      "copy_part_to_table",
-      [](const py::object& prefix, const std::string& key, const std::vector<int64_t>& start,
-         const std::vector<int64_t>& length, const py::object& out, const std::string& name) {
-        const std::string from = PathOf(prefix), to = PathOf(out);
-        Status status;
-        {
-          py::gil_scoped_release release;
-          status = CopyPartToTable(from, key, start, length, to, name, nullptr);
-        }
-        Check(status);
-        return FileInfo(to);
-      },
-      py::arg("prefix"), py::arg("tensor_key"), py::arg("start"), py::arg("length"), py::arg("out_path"),
-      py::arg("name"), "Copies one stored part of a partitioned tensor into a table file; returns its file_info.");
-  module.def(
-      "merge_tables",
-      [](const std::vector<py::object>& parts, const py::object& out, const std::string& name, bool interleave) {
-        std::vector<std::string> paths;
-        for (const py::object& part : parts) paths.push_back(PathOf(part));
-        const std::string to = PathOf(out);
-        Status status;
-        {
-          py::gil_scoped_release release;
-          status = MergeTables(paths, interleave ? MergeOrder::kInterleave : MergeOrder::kConcatenate, to, name);
-        }
-        Check(status);
-        return FileInfo(to);
-      },
-      py::arg("parts"), py::arg("out_path"), py::arg("name"), py::arg("interleave"),
-      "Merges table files by rows: one after the other, or interleaved (row r from part r % P); returns file_info.");
-  module.def("read_tensor", &ReadTensorArray, py::arg("prefix"), py::arg("key"),
-             "Reads one tensor of a checkpoint into an array (strings: object array of bytes).");
+  BindCheckpoint(module);
   module.def("store_stats", &StoreStats, "Open files of this process: open_files, bytes, refs, files.");
   module.def("masked_crc32c", &MaskedCrc32c, py::arg("data"), "The checksum of a buffer as checkpoints store it.");
 }

@@ -1,0 +1,164 @@
+// Python face of the checkpoint readers.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tfctr/core/runtime/checkpoint_index.h"
+#include "tfctr/core/runtime/py_storage_support.h"
+#include "tfctr/core/runtime/table_parts.h"
+#include "tfctr/core/storage/dtype.h"
+
+namespace py = pybind11;
+
+namespace tfctr {
+namespace {
+
+py::dict ExtentDict(const CheckpointExtent& extent) {
+  py::dict dict;
+  dict["shard"] = extent.shard_path;
+  dict["offset"] = extent.offset;
+  dict["size"] = extent.bytes;
+  dict["crc32c"] = extent.masked_crc32c;
+  return dict;
+}
+
+py::list ReadIndex(const py::object& prefix) {
+  const CheckpointIndex index = Unwrap(ReadCheckpointIndex(PathOf(prefix)));
+  py::list entries;
+  for (const auto& [key, entry] : index) {
+    py::dict dict = entry.partitioned ? py::dict() : ExtentDict(entry.slices[0].extent);
+    dict["key"] = key;
+    dict["dtype"] = TypeName(entry.dtype);
+    dict["shape"] = py::tuple(py::cast(entry.shape));
+    py::list slices;
+    uint64_t bytes = 0;
+    for (const CheckpointSlice& slice : entry.slices) {
+      bytes += slice.extent.bytes;
+      if (!entry.partitioned) continue;
+      py::dict part = ExtentDict(slice.extent);
+      part["start"] = py::tuple(py::cast(slice.start));
+      part["length"] = py::tuple(py::cast(slice.length));
+      slices.append(part);
+    }
+    dict["bytes"] = bytes;
+    dict["slices"] = slices;
+    entries.append(dict);
+  }
+  return entries;
+}
+
+// Runs `copy` (CopyProgress -> Status) without the GIL. Between blocks it calls `progress` (None: nobody) and looks for
+// signals, so that Ctrl-C stops a long copy; what they raise is raised here, and nothing is left on disk.
+template <typename Copy>
+void RunCopy(const py::object& progress, const Copy& copy) {
+  std::exception_ptr raised;
+  const auto report = [&](uint64_t bytes) {
+    py::gil_scoped_acquire acquire;
+    try {
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      if (!progress.is_none()) progress(bytes);
+      return true;
+    } catch (...) {
+      raised = std::current_exception();
+      return false;
+    }
+  };
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = copy(report);
+  }
+  if (raised) std::rethrow_exception(raised);
+  Check(status);
+}
+
+py::dict CopyTensor(const py::object& prefix_object, const std::string& key, const py::object& out_object,
+                    const std::string& name, const py::object& progress) {
+  const std::string prefix = PathOf(prefix_object);
+  const std::string out_path = PathOf(out_object);
+  RunCopy(progress, [&](const CopyProgress& report) { return CopyTensorToTable(prefix, key, out_path, name, report); });
+  return FileInfo(out_path);
+}
+
+py::dict CopyPart(const py::object& prefix_object, const std::string& key, const std::vector<int64_t>& start,
+                  const std::vector<int64_t>& length, const py::object& out_object, const std::string& name,
+                  const py::object& progress) {
+  const std::string prefix = PathOf(prefix_object);
+  const std::string out_path = PathOf(out_object);
+  RunCopy(progress, [&](const CopyProgress& report) {
+    return CopyPartToTable(prefix, key, start, length, out_path, name, report);
+  });
+  return FileInfo(out_path);
+}
+
+py::dict Merge(const std::vector<py::object>& parts, const py::object& out_object, const std::string& name,
+               bool interleave) {
+  std::vector<std::string> paths;
+  for (const py::object& part : parts) paths.push_back(PathOf(part));
+  const std::string out_path = PathOf(out_object);
+  const MergeOrder order = interleave ? MergeOrder::kInterleave : MergeOrder::kConcatenate;
+  RunCopy(py::none(), [&](const CopyProgress&) { return MergeTables(paths, order, out_path, name); });
+  return FileInfo(out_path);
+}
+
+py::object NumpyDType(const std::string& key, tensorflow::DataType dtype) {
+  if (dtype == tensorflow::DT_BFLOAT16) {
+    return py::module_::import("numpy").attr("dtype")(py::module_::import("ml_dtypes").attr("bfloat16"));
+  }
+  std::string name = TypeName(dtype);
+  const bool known = DTypeFromName(name) != DType::kInvalid || name == "complex64" || name == "complex128";
+  if (!known) throw py::value_error("tensor '" + key + "' is " + name + ", which has no NumPy form here");
+  return py::module_::import("numpy").attr("dtype")(name);
+}
+
+py::object ReadTensorArray(const py::object& prefix_object, const std::string& key) {
+  const std::string prefix = PathOf(prefix_object);
+  Result<tensorflow::Tensor> read = Status::Invalid("not read");
+  {
+    py::gil_scoped_release release;
+    read = ReadTensor(prefix, key);
+  }
+  const tensorflow::Tensor tensor = Unwrap(std::move(read));
+  const auto dims = tensor.shape().dim_sizes();
+  const std::vector<int64_t> shape(dims.begin(), dims.end());
+  const py::object numpy = py::module_::import("numpy");
+  if (tensor.dtype() == tensorflow::DT_STRING) {
+    py::object array = numpy.attr("empty")(py::tuple(py::cast(shape)), "object");
+    py::object flat = array.attr("reshape")(-1);  // a view: the array is contiguous
+    const auto strings = tensor.flat<tensorflow::tstring>();
+    for (int64_t i = 0; i < strings.size(); ++i) flat[py::int_(i)] = py::bytes(strings(i).data(), strings(i).size());
+    return array;
+  }
+  py::array array = numpy.attr("empty")(py::tuple(py::cast(shape)), NumpyDType(key, tensor.dtype()));
+  const auto bytes = tensor.tensor_data();
+  if (!bytes.empty()) std::memcpy(array.mutable_data(), bytes.data(), bytes.size());
+  return array;
+}
+
+}  // namespace
+
+void BindCheckpoint(py::module_& module) {
+  module.def("read_checkpoint_index", &ReadIndex, py::arg("prefix"),
+             "Entries of a checkpoint: key, dtype, shape, bytes and either shard, offset, size, crc32c (masked) or "
+             "slices with start and length of each part.");
+  module.def("copy_tensor_to_table", &CopyTensor, py::arg("prefix"), py::arg("tensor_key"), py::arg("out_path"),
+             py::arg("name"), py::arg("progress") = py::none(),
+             "Copies a tensor, or a partitioned one merged by rows, from a checkpoint into a table file; checksums "
+             "checked, memory bounded. progress(bytes) is called per block. Returns the table's file_info.");
+  module.def("copy_part_to_table", &CopyPart, py::arg("prefix"), py::arg("tensor_key"), py::arg("start"),
+             py::arg("length"), py::arg("out_path"), py::arg("name"), py::arg("progress") = py::none(),
+             "Copies one stored part of a partitioned tensor into a table file; returns its file_info.");
+  module.def(
+      "merge_tables", &Merge, py::arg("parts"), py::arg("out_path"), py::arg("name"), py::arg("interleave"),
+      "Merges table files by rows: one after the other, or interleaved (row r from part r % P); returns file_info.");
+  module.def("read_tensor", &ReadTensorArray, py::arg("prefix"), py::arg("key"),
+             "Reads one tensor of a checkpoint into an array (strings: object array of bytes).");
+}
+
+}  // namespace tfctr
