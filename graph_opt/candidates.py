@@ -19,9 +19,11 @@ class Candidate:
     output: the graph tensor ("node:0") that the fused lookup would replace.
     nodes: interior node names (between ``spec.sources()`` and ``output``, the producer of ``output`` included).
     gather: the node that reads the table; names the lookup in reports.
-    alternatives: other readings, tried in this order when ``spec`` fails its proof. They may differ from ``spec`` in their
+    alternatives: other readings, tried in this order when ``spec`` fails its proof. They may differ from ``spec`` in
+    their
         sources (e.g. fewer id steps inside the op); all of them describe the same ``output``.
-    parts, strategy: for a partitioned table, its TfctrTable nodes in order and "div" or "mod"; the specs then have table -1
+    parts, strategy: for a partitioned table, its TfctrTable nodes in order and "div" or "mod"; the specs then have
+    table -1
         and the row count of the whole table. The fusing pass merges the parts' files once the candidate is proven.
     """
 

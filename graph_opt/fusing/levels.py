@@ -12,7 +12,9 @@ from graph_opt.view import GraphView, node_of
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A proven lookup. ``depth``: how many lookups lie one after the other above it. ``signatures``: those that need it."""
+    """A proven lookup. ``depth``: how many lookups lie one after the other above it. ``signatures``: those that need
+    it.
+    """
 
     candidate: Candidate
     spec: LookupSpec
@@ -26,7 +28,9 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Levels:
-    """``of_node``: length of the longest chain of lookups at or above each node. ``depth``: the same above each lookup."""
+    """``of_node``: length of the longest chain of lookups at or above each node. ``depth``: the same above each
+    lookup.
+    """
 
     of_node: Mapping[str, int]
     depth: Sequence[int]
@@ -38,7 +42,8 @@ class Levels:
 def find_levels(view: GraphView, lookups: Sequence[tuple[Candidate, LookupSpec]]) -> Levels:
     """Levels of all nodes and lookups.
 
-    A lookup waits for its sources and for the control inputs of its interior nodes. A control edge from an interior node
+    A lookup waits for its sources and for the control inputs of its interior nodes. A control edge from an interior
+    node
     counts as a use of the lookup, since it will come from the fused op. ValueError where these edges make a cycle.
     """
     by_output = {node_of(c.output): k for k, (c, _) in enumerate(lookups)}

@@ -1,8 +1,8 @@
 """Groups and output blocks: which lookups go into which op, and which concats disappear into it.
 
-One group per (signatures that need it, level, table dtype, output form). Within a group every output tensor is a block of columns:
-a folded concat (or a run of its inputs), or one lookup. Blocks of one op may have different numbers of rows; lookups of one
-block have the same, which the op checks as the concat did.
+One group per (signatures that need it, level, table dtype, output form). Within a group every output tensor is a block
+of columns: a folded concat (or a run of its inputs), or one lookup. Blocks of one op may have different numbers of rows;
+lookups of one block have the same, which the op checks as the concat did.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class Planner:
         return CopySpec(name=node_of(tensor), source=tensor, width=shape[1])
 
     def _runs(self, concat: str, found: Sequence[Member | CopySpec | None]) -> list[Block]:
-        """Runs of neighbours that one group can hold: all inputs, or else at least two lookups and what lies between them."""
+        """Runs of neighbours that one group can hold: all inputs, or else at least two lookups and what lies between
+        them.
+        """
         blocks: list[Block] = []
         start = 0
         while start < len(found):

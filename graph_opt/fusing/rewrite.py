@@ -38,7 +38,9 @@ class Rewriter:
         self._renamed: dict[str, str] = {}
 
     def apply(self, blocks: Sequence[Block]) -> FusedGroup:
-        """Adds one fused node for ``blocks`` and makes their consumers read it. Call :meth:`finish` after the last group."""
+        """Adds one fused node for ``blocks`` and makes their consumers read it. Call :meth:`finish` after the last
+        group.
+        """
         lookups: list[tuple[LookupSpec, Placement]] = []
         copies: list[tuple[CopySpec, Placement]] = []
         outputs = []

@@ -1,6 +1,7 @@
 """Embedding lookups become ``TfctrFusedLookup`` ops: recognised by meaning, proven by execution, then grouped.
 
-A lookup that is not recognised, or does not give the same numbers and errors as the original on every probe, stays as it is
+A lookup that is not recognised, or does not give the same numbers and errors as the original on every probe, stays as
+it is
 and is reported with the reason.
 """
 
@@ -14,11 +15,12 @@ from graph_opt.candidates import Candidate, Proof, Refusal
 from graph_opt.fusing.levels import Member, find_levels
 from graph_opt.fusing.plan import Planner
 from graph_opt.fusing.rewrite import Rewriter, merged_specs
-from graph_opt.item import FusedGroup, GraphItem
+from graph_opt.item import FusedGroup, GraphItem, tensor_names
 from graph_opt.lookup_spec import LookupSpec
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
 from graph_opt.prove import prove_all
+from graph_opt.prove.cone import extract_cone, inside_nodes
 from graph_opt.recognise import find_lookups
 from graph_opt.recognise.facts import Facts
 from graph_opt.report import PassOutcome, Refused
@@ -32,7 +34,7 @@ def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     facts = Facts(view)
     tables = {node: item.files[index] for node, index in item.tables.items() if node in view}
     fetches = [t for name in item.optimise or item.signatures for t in item.fetches(name)]
-    candidates, refusals = find_lookups(view, fetches, tables)
+    candidates, refusals = find_lookups(view, fetches, tables, inputs=_input_names(item), facts=facts)
     candidates = [_with_row_output(c, facts) for c in candidates]
     proofs = prove_all(item, candidates)
     proven = [(p.candidate, p.spec) for p in proofs if p.ok and p.spec is not None]
@@ -59,6 +61,7 @@ def replace_lookups(
     """
     if not proven:
         return []
+    proven = [(_with_nodes_of(view, c, spec), spec) for c, spec in proven]
     reach = {name: view.ancestors(item.fetches(name)) for name in item.signatures}
     levels = find_levels(view, proven)
     members = [
@@ -74,6 +77,22 @@ def replace_lookups(
     rewriter.finish()
     prune(item)
     return groups
+
+
+def _input_names(item: GraphItem) -> dict[str, str]:
+    """Graph tensor -> signature input name; the parts of a composite input go under its name."""
+    return {
+        tensor: name
+        for signature in item.signatures.values()
+        for name, info in signature.inputs.items()
+        for tensor in tensor_names(info)
+    }
+
+
+def _with_nodes_of(view: GraphView, candidate: Candidate, spec: LookupSpec) -> Candidate:
+    """The candidate with the interior nodes of the reading that was proven."""
+    cone = extract_cone(view, candidate.output, spec.sources())
+    return dataclasses.replace(candidate, nodes=inside_nodes(view, cone))
 
 
 def _with_row_output(candidate: Candidate, facts: Facts) -> Candidate:

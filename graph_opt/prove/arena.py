@@ -1,7 +1,7 @@
 """The proof graph: originals and fused lookups side by side over one set of surrogate tables, in one session.
 
-Nothing is optimised (no grappler, no constant folding): what runs is what the graphs say. One callable per side and spec:
-a joint run would hide which of them failed.
+Nothing is optimised (no grappler, no constant folding): what runs is what the graphs say. One callable per side and
+spec: a joint run would hide which of them failed.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class ConeError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Cone:
-    """``nodes``: names in topological order, sources' producers not included. ``files``: store indices that are read."""
+    """``nodes``: names in topological order, without the sources' producers. ``files``: store indices that are read."""
 
     output: str
     sources: tuple[str, ...]
@@ -42,7 +42,7 @@ class Cone:
 
 
 def extract_cone(view: GraphView, output: str, sources: Sequence[str]) -> Cone:
-    """Walks from ``output`` up to ``sources``. Raises :class:`ConeError` with the reason where that is no closed subgraph.
+    """Walks from ``output`` up to ``sources``; :class:`ConeError` with the reason where that is no closed subgraph.
 
     Control inputs are not followed: they move to the fused op, and what they check goes on being checked.
     """
@@ -102,6 +102,18 @@ def fingerprint(view: GraphView, cone: Cone) -> str:
     return digest.hexdigest()
 
 
+def inside_nodes(view: GraphView, cone: Cone) -> frozenset[str]:
+    """The nodes of the cone whose values depend on the sources: what the lookup does, constants and tables left
+    aside.
+    """
+    inside: set[str] = set()
+    sources = set(cone.sources)
+    for name in cone.nodes:
+        if any(t in sources or node_of(t) in inside for t in view.inputs(name)):
+            inside.add(name)
+    return frozenset(inside)
+
+
 def needs_library(nodes: Iterable[node_def_pb2.NodeDef]) -> bool:
     """True when one of the nodes calls a function of the graph's library."""
     return any(
@@ -122,8 +134,8 @@ def copy_nodes(
 ) -> str:
     """Copies the cone into ``target`` under ``prefix``; returns the copy's output tensor.
 
-    placeholders: source tensor -> tensor of ``target``. store_node: the target's store; ``file_index`` maps the reference
-    graph's store indices to the target's.
+    placeholders: source tensor -> tensor of ``target``. store_node: the target's store. file_index: store index of the
+    reference graph -> of the target.
     """
     for name in cone.nodes:
         node = view.node(name)

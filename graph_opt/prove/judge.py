@@ -17,7 +17,9 @@ _DATA_ERRORS = frozenset({"InvalidArgumentError", "OutOfRangeError"})
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """``reason``: "" when every probe agreed. ``probes``: how many were run. ``bit_equal``: all outputs to the last bit."""
+    """``reason``: "" when every probe agreed. ``probes``: how many were run. ``bit_equal``: all outputs to the last
+    bit.
+    """
 
     reason: str
     probes: int

@@ -1,8 +1,8 @@
 """Raw id values worth probing a spec with.
 
-The values are chosen backwards: interesting table rows (first, last, one past the end, negative ones, extremes) are taken
-back through the id steps to raw values; values that no step can be inverted for (hashes, vocabularies) come from random
-texts, vocabulary keys and unknown keys. Running the steps forward then sorts them into ``good`` (reach a row, or are
+The values are chosen backwards: interesting table rows (first, last, one past the end, negative ones, extremes) are
+taken back through the id steps to raw values; where a step can't be inverted (hashes, vocabularies), random texts,
+vocabulary keys and unknown keys are taken. Running the steps forward then sorts them into ``good`` (reach a row, or are
 dropped) and ``bad`` (reach a row outside the table: the original must fail, and so must the fused op).
 """
 
@@ -33,7 +33,7 @@ class Pool:
     rng: np.random.Generator
 
     def draw(self, shape: Sequence[int], kind: str = "good") -> np.ndarray:
-        """Values of one kind (``good`` where there is none), every value used before one repeats. Last axis = columns."""
+        """Values of one kind (``good`` where there is none), each used before one repeats. Last axis = columns."""
         pools = [p if len(p) else g for p, g in zip(getattr(self, kind), self.good, strict=True)]
         shape = tuple(shape)
         if len(pools) == 1:
@@ -98,7 +98,7 @@ def _candidates(
         unique = list(dict.fromkeys(v for v in values if isinstance(v, bytes)))
         return np.array([*unique, None], object)[:-1]  # the None keeps NumPy from making fixed-width bytes
     if np.issubdtype(dtype, np.floating):
-        return np.unique(np.asarray([float(v) for v in values if not isinstance(v, bytes)], dtype))
+        return np.unique(np.asarray([v for v in values if not isinstance(v, bytes)], dtype))
     info = np.iinfo(dtype)
     values += [info.min, info.max, info.min + 1, info.max - 1]
     if info.bits == 64:
@@ -175,4 +175,4 @@ def _around(boundaries: Sequence[float]) -> list[object]:
             np.nextafter(edges, np.float32(np.inf)),
             edges + np.float32(0.5),
         ]
-    return [float(v) for part in near for v in part] + [0.0, -0.0, np.inf, -np.inf, np.nan]
+    return [*(float(v) for part in near for v in part), 0.0, -0.0, np.inf, -np.inf, np.nan]

@@ -1,7 +1,8 @@
 """Adversarial input streams for a spec: feeds for its source tensors, each with a label for the report.
 
-Probes are made from the spec alone and deterministic in the seed. Every stream of good ids must go through on both sides;
-streams with one bad id, unsorted rows or a row beyond the shape must give the same verdict (error or not) on both.
+Probes are made from the spec alone and deterministic in the seed. What is compared on each: an error on both sides or
+on
+none, and then the values. Streams hold good ids only, or one bad id, unsorted rows or a row beyond the shape.
 """
 
 from __future__ import annotations
@@ -241,7 +242,7 @@ def _dense_bad(spec: LookupSpec, pool: Pool, shape: Sequence[int], feeds: Callab
 
 
 def _dense_shapes(spec: LookupSpec, known: tuple[int | None, ...] | None, columns: int) -> list[tuple[int, ...]]:
-    """Shapes for the ids: batches 7, 1, 0 (20 for plain vectors) times the lengths of interest, within the static shape."""
+    """Shapes for the ids: batches 7, 1, 0 (20 for vectors) times the lengths of interest, within the static shape."""
     pooled = spec.combiner != "none"
     if known is None:
         ranks = (2,) if pooled or spec.ids_per_row else (1, 2, 3)

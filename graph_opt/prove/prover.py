@@ -22,7 +22,8 @@ from graph_opt.prove.surrogate import SurrogateSet
 from graph_opt.prove.vocabularies import Vocabularies
 from graph_opt.view import GraphView
 
-# Specs per session: a session's first run of each fetch walks the whole graph, so very large ones cost more than they save.
+# Specs per session: a session's first run of each fetch walks the whole graph, so very large ones cost more than they
+# save.
 _CHUNK = 40
 
 

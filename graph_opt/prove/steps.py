@@ -1,7 +1,7 @@
 """NumPy reading of a spec's id steps: which table row (or none) each raw value leads to.
 
-The prover uses it to choose raw values that reach interesting rows and to know which rows of a surrogate table must hold
-values. It judges nothing: verdicts come from running the original and the fused graph.
+The prover uses it to choose raw values that reach interesting rows and to know which rows of a surrogate table must
+hold values. It judges nothing: verdicts come from running the original and the fused graph.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Vocabulary:
 
 @dataclasses.dataclass
 class StepResult:
-    """``values``: after all steps, any shape; ``dropped``: bool of the same shape, True where a prune step removed the value."""
+    """``values``: after all steps. ``dropped``: bool of the same shape, True where a prune step removed the value."""
 
     values: np.ndarray
     dropped: np.ndarray
@@ -93,7 +93,7 @@ def _apply(step: Step, values: np.ndarray, vocabularies: Mapping[int, Vocabulary
 def _wrap(number: int, dtype: np.dtype) -> np.generic:
     """``number`` in two's complement of ``dtype``."""
     bits = 8 * dtype.itemsize
-    return np.asarray(number % (1 << bits), dtype=np.uint64).astype(dtype)[()]
+    return np.uint64(number % (1 << bits)).astype(dtype)
 
 
 def _text_step(

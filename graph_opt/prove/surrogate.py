@@ -1,5 +1,5 @@
-"""Surrogate tables: files of the exact rows, width and dtype of the real ones, with distinct random values in the rows that
-probes reach and holes elsewhere.
+"""Surrogate tables: files of the exact rows, width and dtype of the real ones, with distinct random values in the rows
+that probes reach and holes elsewhere.
 
 A checkpoint's own values prove nothing where rows are equal (freshly initialised or constant tables). Values are a
 function of (table, row, column), so that the parts of a partitioned table and the merged table agree.
@@ -21,9 +21,10 @@ from tfctr.core.library import native
 
 
 def row_values(rows: np.ndarray, width: int, dtype: str, seed: int, scale: float = 1.0) -> np.ndarray:
-    """Values [len(rows), width] of ``dtype`` for int64 row numbers: random signs, |value| in scale * [1/4, 1) * 2^(-2..1).
+    """Values [len(rows), width] of ``dtype`` for int64 row numbers: signs and sizes at random, |value| < 2 * scale.
 
-    The power of two is drawn per row, so that row norms lie on both sides of a max_norm when ``scale`` is chosen for it.
+    Every row has its own power of two, so that row norms lie on both sides of a max_norm when ``scale`` is chosen for
+    it.
     """
     rows = np.asarray(rows, np.uint64)
     with np.errstate(over="ignore"):
@@ -51,7 +52,9 @@ def _mix(values: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class PartOf:
-    """One part of a partitioned table. ``merged``: store index of the whole table; part row r is its row ``first + r * step``."""
+    """One part of a partitioned table: its row r is row ``first + r * step`` of the whole table, store index
+    ``merged``.
+    """
 
     merged: int
     first: int
@@ -111,6 +114,8 @@ class SurrogateSet:
         for index, reached_by in rows.items():
             file = self._files[index]
             if file.kind == "vocab":
+                if file.path is None:
+                    raise ValueError(f"vocabulary {file.name!r} has no file")
                 found[index] = (file.path, "vocab")
                 continue
             found[index] = (self._write_table(index, np.concatenate(reached_by), scales), "table")

@@ -32,3 +32,21 @@ class Vocabularies(Mapping[int, Vocabulary]):
 
     def __len__(self) -> int:
         return sum(file.kind == "vocab" for file in self._files)
+
+
+_ABSENT = -(1 << 63) + 0x5EED  # no vocabulary holds it: values are row numbers
+
+
+def _open(file: StoreFile) -> Vocabulary:
+    module = library.native()
+    path = str(file.path)
+
+    def find(keys: Sequence[object]) -> list[int | None]:
+        if not keys:
+            return []
+        given = [k if isinstance(k, bytes) else int(k) for k in keys]  # type: ignore[call-overload]
+        found = module.vocab_find(path, given, _ABSENT)
+        return [None if value == _ABSENT else int(value) for value in np.asarray(found).tolist()]
+
+    sample = module.vocab_sample_keys(path, _SAMPLE)
+    return Vocabulary(sample.tolist() if isinstance(sample, np.ndarray) else list(sample), find)
