@@ -86,6 +86,9 @@ class Walk:
     def scalar(self, value: Value | str) -> int | float | str | bool | None:
         """The one number or string that a constant tensor holds (in all its elements), else None."""
         array = self.const(value)
+        if array is None:
+            node = self.view.producer(value if isinstance(value, str) else value.tensor)
+            array = self.const(self.view.inputs(node)[1]) if node.op == "Fill" else None
         if array is None or array.size == 0 or not (array.reshape(-1) == array.reshape(-1)[0]).all():
             return None
         item = array.reshape(-1)[0]

@@ -144,6 +144,8 @@ def _layouts(walk: Walk, found: Found, cut: Cut) -> Iterator[dict[str, object]]:
     if coords is None:
         yield from _dense_layouts(walk, found, cut)
         return
+    if not _one_row_each(walk, found, coords):
+        return
     rowing = coords.rowing
     if cut.tokens == 0:
         if rowing.form == "sparse":
@@ -156,6 +158,19 @@ def _layouts(walk: Walk, found: Found, cut: Cut) -> Iterator[dict[str, object]]:
             if rank is not None and rank >= 2 and rank == known:
                 yield {"form": "dense"}
     yield from _given_rows(walk, found, coords, cut)
+
+
+def _one_row_each(walk: Walk, found: Found, coords: Coords) -> bool:
+    """True when the result is a matrix of rows; where TensorFlow can't tell, the rank of the sparse feature decides."""
+    out = walk.shape(found.tensor)
+    if out is not None:
+        return len(out) == 2 and out[1] in (None, walk.table_width(found))
+    ranks = set()
+    if coords.rowing.form == "sparse":
+        ranks |= set((walk.shape(coords.rowing.tensor) or [])[1:])
+    if coords.shape is not None:
+        ranks |= set(walk.shape(coords.shape) or [])
+    return ranks <= {2, None}
 
 
 def _given_rows(walk: Walk, found: Found, coords: Coords, cut: Cut) -> Iterator[dict[str, object]]:

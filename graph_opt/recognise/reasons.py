@@ -8,10 +8,10 @@ TABLE_RANK = "the table is not a matrix of rows"
 IDS_DTYPE = "the ids are neither integers nor values that an id transform turns into integers"
 CONSTANT_IDS = "the ids do not depend on the request"
 ON_GPU = "the node is placed on a GPU"
-CONTROL_EDGE = "another node waits for one inside the lookup (control edge)"
+CONTROL_EDGE = "the lookup waits for an op with an effect, such as an assertion (control edge)"
 GATHER_AXIS = "the gather selects along another axis than the rows, or with batch dimensions"
 USED_INSIDE = "a tensor inside the lookup is used elsewhere too, and no earlier tensor can be computed alone"
 PARTS_DIFFER = "the parts of the partitioned table differ in width or dtype, or are used in another order"
-UNKNOWN_RANK = "the rank of the ids is not known"
+NOT_IN_LANGUAGE = "the ids or the result have a layout that no lookup spec describes"
 
 ALL = tuple(value for name, value in sorted(globals().items()) if name.isupper() and isinstance(value, str))

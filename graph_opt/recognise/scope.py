@@ -62,6 +62,23 @@ class Scope:
             n for n in found if not _is_ours(self._view.node(n)) or self._view.node(n).op == "TfctrVocabFind"
         )
 
+    def why_open(self, output: str, sources: Sequence[str]) -> str | None:
+        """The reason why there is no :meth:`cone`, where it is one to report."""
+        stop = {canonical(s) for s in sources}
+        pending, seen = [node_of(output)], set()
+        while pending:
+            name = pending.pop()
+            node = self._view.get(name)
+            if name in seen or node is None:
+                continue
+            seen.add(name)
+            if "GPU" in node.device.upper():
+                return reasons.ON_GPU
+            if self._facts.waits_for_effect(node) or (has_effect(node) and not _is_ours(node)):
+                return reasons.CONTROL_EDGE
+            pending += [node_of(t) for t in self._view.inputs(node) if t not in stop]
+        return None
+
     def used_outside(self, tensors: Iterable[str], cone: frozenset[str]) -> bool:
         """True when one of the tensors is an output or has a user outside ``cone`` (identities are looked through)."""
         return any(self._is_used_outside(t, cone) for t in tensors)

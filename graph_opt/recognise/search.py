@@ -68,7 +68,7 @@ class Search:
                 reason = reason if problem is None else problem
         tables = [getattr(self._files.get(t), "name", t) for t in (states[0].tables if states else ())]
         return Refusal(
-            gather=first, reason=reason or reasons.UNKNOWN_RANK, nodes=gathers, name=name, table=", ".join(tables)
+            gather=first, reason=reason or reasons.NOT_IN_LANGUAGE, nodes=gathers, name=name, table=", ".join(tables)
         )
 
     def _candidate(self, state: Found, table: TableFacts, name: str) -> tuple[Candidate | None, str | None]:
@@ -81,6 +81,8 @@ class Search:
         nodes: frozenset[str] = frozenset()
         for spec in readings(self._walk, state, table, name):
             cone = self._scope.cone(state.tensor, spec.sources())
+            if cone is None:
+                problem = problem or self._scope.why_open(state.tensor, spec.sources())
             if cone is None or spec in good:
                 continue
             if self._scope.used_outside(state.trace[:-1], cone):
