@@ -162,7 +162,7 @@ class GraphItem:
 
     def _tensors(self, side: str, signature: str | None) -> list[str]:
         chosen = self.signatures.values() if signature is None else [self.signatures[signature]]
-        # By name: the order of a protobuf map is not the same from one copy to the next, and packed inputs depend on it.
+        # By name: the order of a protobuf map differs from one copy to the next, and packed inputs depend on it.
         infos = (info for s in chosen for _, info in sorted(getattr(s, side).items()))
         return list(dict.fromkeys(t for info in infos for t in tensor_names(info)))
 

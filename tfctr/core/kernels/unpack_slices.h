@@ -1,5 +1,6 @@
-// Zero-copy reading of a packed request (packed_layout.h) as TensorFlow tensors: every input becomes a slice of the arena
-// or of the strings. Shared by the TfctrUnpack kernel and by the executor, which feeds unpacked graphs with the same slices.
+// Zero-copy reading of a packed request (packed_layout.h) as TensorFlow tensors: every input becomes a slice of the
+// arena or of the strings. Shared by the TfctrUnpack kernel and by the executor, which feeds unpacked graphs with the
+// same slices.
 //
 // Thread-safety: values and pure functions. Cost: one slice (a reference count and a small object) per input.
 #ifndef TFCTR_CORE_KERNELS_UNPACK_SLICES_H_
@@ -47,9 +48,9 @@ inline absl::Status ParsePackedTensors(const std::vector<uint32_t>& sizes, const
                                        std::vector<PackedInput>* inputs) {
   if (arena.dtype() != tensorflow::DT_UINT8 || arena.dims() != 1 || shapes.dtype() != tensorflow::DT_INT64 ||
       shapes.dims() != 1 || strings.dtype() != tensorflow::DT_STRING || strings.dims() != 1) {
-    return absl::InvalidArgumentError(
-        "a packed request is arena uint8[n], shapes int64[m], strings string[s]; got " + arena.DeviceSafeDebugString() +
-        ", " + shapes.DeviceSafeDebugString() + ", " + strings.DeviceSafeDebugString());
+    return absl::InvalidArgumentError("a packed request is arena uint8[n], shapes int64[m], strings string[s]; got " +
+                                      arena.DeviceSafeDebugString() + ", " + shapes.DeviceSafeDebugString() + ", " +
+                                      strings.DeviceSafeDebugString());
   }
   std::string error;
   if (!ParsePackedLayout(sizes.data(), sizes.size(), static_cast<const int64_t*>(shapes.data()),

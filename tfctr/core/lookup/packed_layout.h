@@ -1,14 +1,16 @@
-// The packed form of a request: every numeric input in one byte arena, all shapes in one int64 list, all strings in one list.
+// The packed form of a request: every numeric input in one byte arena, all shapes in one int64 list, all strings in one
+// list.
 //
 //   arena    uint8[n]   numeric inputs one after the other, each segment starting at a multiple of 64 bytes
 //   shapes   int64[m]   for each input, strings included: rank, d0, ..., d(rank-1)
 //   strings  string[s]  the elements of the string inputs, in input order
 //
-// `ParsePackedLayout` turns the three into one `PackedInput` per input and refuses anything that does not fit exactly: what it
-// accepts can be read without further checks. `PackedSegments` is the writer's side: it hands out the same offsets.
+// `ParsePackedLayout` turns the three into one `PackedInput` per input and refuses anything that does not fit exactly:
+// what it accepts can be read without further checks. `PackedSegments` is the writer's side: it hands out the same
+// offsets.
 //
-// Thread-safety: plain functions and values. Cost: one pass over `shapes`; no allocation when `inputs` has the capacity.
-// Knows no TensorFlow: an input's dtype is its element size in bytes, 0 for strings.
+// Thread-safety: plain functions and values. Cost: one pass over `shapes`; no allocation when `inputs` has the
+// capacity. Knows no TensorFlow: an input's dtype is its element size in bytes, 0 for strings.
 #ifndef TFCTR_CORE_LOOKUP_PACKED_LAYOUT_H_
 #define TFCTR_CORE_LOOKUP_PACKED_LAYOUT_H_
 
@@ -61,7 +63,8 @@ class PackedSegments {
   uint64_t strings_ = 0;
 };
 
-// Product of non-negative `dims` into `elements`; false when a dim is negative or when the product (or the byte count) would not fit.
+// Product of non-negative `dims` into `elements`; false when a dim is negative or when the product (or the byte count)
+// would not fit.
 inline bool PackedElementCount(const int64_t* dims, int32_t rank, uint32_t element_bytes, int64_t* elements) {
   uint64_t product = 1;
   bool zero = false;
@@ -77,14 +80,15 @@ inline bool PackedElementCount(const int64_t* dims, int32_t rank, uint32_t eleme
     if (__builtin_mul_overflow(product, static_cast<uint64_t>(dims[d]), &product)) return false;
   }
   uint64_t bytes = 0;
-  if (__builtin_mul_overflow(product, static_cast<uint64_t>(element_bytes == 0 ? 1 : element_bytes), &bytes)) return false;
+  if (__builtin_mul_overflow(product, static_cast<uint64_t>(element_bytes == 0 ? 1 : element_bytes), &bytes))
+    return false;
   if (bytes > static_cast<uint64_t>(INT64_MAX) / 2) return false;
   *elements = static_cast<int64_t>(product);
   return true;
 }
 
-// Parses the packed form of `count` inputs whose element sizes are `element_bytes` (0 = strings). On success `inputs` has `count` entries
-// and true is returned. Otherwise false, and `error` says which input does not fit and why.
+// Parses the packed form of `count` inputs whose element sizes are `element_bytes` (0 = strings). On success `inputs`
+// has `count` entries and true is returned. Otherwise false, and `error` says which input does not fit and why.
 inline bool ParsePackedLayout(const uint32_t* element_bytes, size_t count, const int64_t* shapes, size_t shapes_size,
                               uint64_t arena_bytes, uint64_t strings, std::vector<PackedInput>* inputs,
                               std::string* error) {
@@ -101,7 +105,8 @@ inline bool ParsePackedLayout(const uint32_t* element_bytes, size_t count, const
     const int64_t rank = shapes[at++];
     if (rank < 0 || rank > kPackedMaxRank) return fail(i, "rank " + std::to_string(rank));
     if (static_cast<uint64_t>(rank) > shapes_size - at) {
-      return fail(i, "rank " + std::to_string(rank) + " but `shapes` ends after " + std::to_string(shapes_size) + " numbers");
+      return fail(
+          i, "rank " + std::to_string(rank) + " but `shapes` ends after " + std::to_string(shapes_size) + " numbers");
     }
     PackedInput& input = (*inputs)[i];
     input.element_bytes = element_bytes[i];
@@ -138,7 +143,8 @@ inline bool ParsePackedLayout(const uint32_t* element_bytes, size_t count, const
     return false;
   }
   if (segments.strings() != strings) {
-    *error = "`strings` has " + std::to_string(strings) + " elements, the shapes say " + std::to_string(segments.strings());
+    *error =
+        "`strings` has " + std::to_string(strings) + " elements, the shapes say " + std::to_string(segments.strings());
     return false;
   }
   if (arena_bytes > PackedRoundUp(end)) {

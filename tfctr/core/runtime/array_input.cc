@@ -132,7 +132,8 @@ bool TakeExactArray(const Part& part, PyObject* value, PartValue* out) {
   for (int d = 0; d < array->nd; ++d) {
     const int64_t size = array->dimensions[d];
     elements *= size;
-    fits = fits && (!part.rank_known || part.dims[static_cast<size_t>(d)] < 0 || part.dims[static_cast<size_t>(d)] == size);
+    fits = fits &&
+           (!part.rank_known || part.dims[static_cast<size_t>(d)] < 0 || part.dims[static_cast<size_t>(d)] == size);
     out->dims.push_back(size);
   }
   out->elements = elements;
@@ -141,7 +142,7 @@ bool TakeExactArray(const Part& part, PyObject* value, PartValue* out) {
 }
 
 void TakeArray(const Part& part, const py::array& value, PartValue* out) {
-  if (py::hasattr(value, "mask")) throw Mismatch("a masked array");
+  if (Py_TYPE(value.ptr()) != ArrayType() && py::hasattr(value, "mask")) throw Mismatch("a masked array");
   if (part.element_bytes == 0) return TakeStringArray(part, value, out);
   const py::dtype dtype = value.dtype();
   if (dtype.kind() == 'O') return TakeLists(part, value.attr("tolist")(), out);
@@ -171,7 +172,8 @@ void TakePart(const Part& part, py::handle value, PartValue* out) {
       PyBytes_Check(value.ptr())) {
     return TakeLists(part, value, out);
   }
-  if (value.is_none() || IsRagged(value) || IsSparse(value) || PyDict_Check(value.ptr()) || PyAnySet_Check(value.ptr())) {
+  if (value.is_none() || IsRagged(value) || IsSparse(value) || PyDict_Check(value.ptr()) ||
+      PyAnySet_Check(value.ptr())) {
     throw Mismatch(DescribeValue(value));
   }
   py::object array;
@@ -241,7 +243,7 @@ void CheckShape(const Part& part, PartValue* value) {
   for (size_t d = 0; fits && d < rank; ++d) fits = part.dims[d] < 0 || part.dims[d] == value->dims[d];
   if (fits) return;
   const std::vector<int64_t> dims(value->dims.begin(), value->dims.end());
-  throw Mismatch(tensorflow::DataTypeString(part.dtype) + " " + DescribeDims(dims));
+  throw Mismatch(NumpyTypeName(part.dtype) + " " + DescribeDims(dims));
 }
 
 std::string DescribeValue(py::handle value) {

@@ -38,7 +38,8 @@ class OwnThreads : public tensorflow::thread::ThreadPoolInterface {
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& options) {
   std::shared_ptr<Model> model(new Model());
-  // TensorFlow gives all sessions of a process one intra-op pool, sized by whichever came first; ours is passed with every run.
+  // TensorFlow gives all sessions of a process one intra-op pool, sized by whichever came first; ours is passed with
+  // every run.
   if (options.intra_op_threads > 1) {
     model->intra_op_ = std::make_unique<OwnThreads>(options.intra_op_threads);
   } else {

@@ -1,7 +1,8 @@
-// Runs a SavedModel without Python: loads it through TensorFlow's C++ loader, and keeps one prepared callable per signature.
+// Runs a SavedModel without Python: loads it through TensorFlow's C++ loader, and keeps one prepared callable per
+// signature.
 //
-// A run happens on the caller's thread (inter-op -1); kernels may use the model's own intra-op pool, whose size is explicit.
-// No Python here: callers release the GIL around Load and Run.
+// A run happens on the caller's thread (inter-op -1); kernels may use the model's own intra-op pool, whose size is
+// explicit. No Python here: callers release the GIL around Load and Run.
 //
 // Thread-safety: Model is immutable after Load; Program::Run may be called from any number of threads at once.
 #ifndef TFCTR_CORE_RUNTIME_EXECUTOR_H_
@@ -49,8 +50,8 @@ class Model {
 // One prepared set of feeds and fetches of a model.
 class Program {
  public:
-  // `feeds` and `fetches` are graph tensors ("x:0"). The same tensor may be fetched twice, and a fed one may be fetched. With `trace`,
-  // runs fill RunMetadata with op times.
+  // `feeds` and `fetches` are graph tensors ("x:0"). The same tensor may be fetched twice, and a fed one may be
+  // fetched. With `trace`, runs fill RunMetadata with op times.
   static absl::StatusOr<std::unique_ptr<Program>> Make(std::shared_ptr<const Model> model,
                                                        const std::vector<std::string>& feeds,
                                                        const std::vector<std::string>& fetches, bool trace);

@@ -170,10 +170,12 @@ void CheckFeature(const SignaturePlan& plan, const Feature& feature, const std::
   if (feature.kind == Feature::Kind::kRagged) {
     const int last = feature.row_splits.back();
     const PartValue& splits = value_at(last);
-    if (splits.dims.size() != 1 || splits.elements == 0) throw Mismatch("empty row_splits ('" + At(plan, last).name + "')");
+    if (splits.dims.size() != 1 || splits.elements == 0)
+      throw Mismatch("empty row_splits ('" + At(plan, last).name + "')");
     const int64_t end = IntegerAt(At(plan, last), splits, splits.elements - 1);
     if (end != count) {
-      throw Mismatch(values_text + " and row_splits that end at " + std::to_string(end) + " ('" + At(plan, last).name + "')");
+      throw Mismatch(values_text + " and row_splits that end at " + std::to_string(end) + " ('" + At(plan, last).name +
+                     "')");
     }
     return;
   }
@@ -181,7 +183,8 @@ void CheckFeature(const SignaturePlan& plan, const Feature& feature, const std::
   const PartValue& shape = value_at(feature.dense_shape);
   if (indices.dims.size() != 2 || indices.dims[0] != count) {
     const std::vector<int64_t> dims(indices.dims.begin(), indices.dims.end());
-    throw Mismatch(values_text + " and indices of shape " + DescribeDims(dims) + " ('" + At(plan, feature.indices).name + "')");
+    throw Mismatch(values_text + " and indices of shape " + DescribeDims(dims) + " ('" +
+                   At(plan, feature.indices).name + "')");
   }
   if (shape.elements != indices.dims[1]) {
     throw Mismatch("indices of " + std::to_string(indices.dims[1]) + " columns ('" + At(plan, feature.indices).name +

@@ -1,5 +1,5 @@
-// Nested Python lists as parts of a request: rectangular ones for dense inputs, rows of different length for ragged and sparse
-// features. One walk over the values in C++; a wrong value is named by its position.
+// Nested Python lists as parts of a request: rectangular ones for dense inputs, rows of different length for ragged and
+// sparse features. One walk over the values in C++; a wrong value is named by its position.
 #include <cstring>
 
 #include "tfctr/core/runtime/numbers.h"
@@ -35,13 +35,18 @@ template <typename D>
 bool PutNumber(PyObject* value, char* to) {
   D number{};
   bool fits = false;
+  if constexpr (!std::is_same_v<D, bool>) {
+    if (PyLong_CheckExact(value)) {  // by far the most frequent
+      fits = PutInteger<D>(value, &number);
+      std::memcpy(to, &number, sizeof(D));
+      return fits;
+    }
+  }
   const PyNumberMethods* methods = Py_TYPE(value)->tp_as_number;
   if (IsBool(value)) {
     fits = CastNumber<bool, D>(PyObject_IsTrue(value) == 1, &number);
   } else if constexpr (std::is_same_v<D, bool>) {
     fits = false;
-  } else if (PyLong_CheckExact(value)) {
-    fits = PutInteger<D>(value, &number);
   } else if (PyIndex_Check(value)) {  // np.int64 and friends
     const py::object integer = py::reinterpret_steal<py::object>(PyNumber_Index(value));
     if (!integer) {
@@ -66,17 +71,17 @@ bool PutNumber(PyObject* value, char* to) {
 using Put = bool (*)(PyObject*, char*);
 
 Put PutFor(tensorflow::DataType dtype) {
-  return WithNumberType(
-      dtype, [](auto type) -> Put { return &PutNumber<decltype(type)>; }, static_cast<Put>(nullptr));
+  return WithNumberType(dtype, [](auto type) -> Put { return &PutNumber<decltype(type)>; }, static_cast<Put>(nullptr));
 }
 
-// Walks nested lists. The first `levels` nestings below the outermost list may have rows of different length; the rest is uniform.
+// Walks nested lists. The first `levels` nestings below the outermost list may have rows of different length; the rest
+// is uniform.
 class Walker {
  public:
   Walker(const Part& part, int levels, PartValue* out, std::vector<std::vector<int64_t>>* splits)
       : part_(part), levels_(static_cast<size_t>(levels)), out_(out), splits_(splits), put_(PutFor(part.dtype)) {
     if (part.element_bytes != 0 && put_ == nullptr) {
-      throw Mismatch("a list; give an array of " + tensorflow::DataTypeString(part.dtype) + " instead");
+      throw Mismatch("a list; give an array of " + NumpyTypeName(part.dtype) + " instead");
     }
   }
 
@@ -117,7 +122,12 @@ class Walker {
   }
 
   void Walk(py::handle value, size_t depth) {
-    if (value.ptr() == nullptr) throw Mismatch("an unreadable value" + Position(depth));
+    PyObject* const object = value.ptr();
+    if (PyLong_CheckExact(object) || PyFloat_CheckExact(object) || PyUnicode_CheckExact(object) ||
+        PyBytes_CheckExact(object)) {
+      return Leaf(value, depth);
+    }
+    if (PyList_CheckExact(object)) return Nest(value, depth);
     if (py::isinstance<py::array>(value)) {
       const py::array array = py::reinterpret_borrow<py::array>(value);
       if (array.ndim() > 0) {
@@ -169,15 +179,18 @@ class Walker {
 
   void Leaf(py::handle value, size_t depth) {
     if (value.is_none()) throw Mismatch("None" + Position(depth));
-    if (depth <= levels_ && levels_ > 0) throw Mismatch(DescribeValue(value) + Position(depth) + " where a list of values belongs");
-    if (leaf_depth_ < 0 && dims_.size() > depth) throw Mismatch(DescribeValue(value) + Position(depth) + " where other places have a list");
+    if (depth <= levels_ && levels_ > 0)
+      throw Mismatch(DescribeValue(value) + Position(depth) + " where a list of values belongs");
+    if (leaf_depth_ < 0 && dims_.size() > depth)
+      throw Mismatch(DescribeValue(value) + Position(depth) + " where other places have a list");
     if (leaf_depth_ < 0) leaf_depth_ = static_cast<int64_t>(depth);
     if (static_cast<int64_t>(depth) != leaf_depth_) {
       throw Mismatch(DescribeValue(value) + Position(depth) + " where other places have a list");
     }
     ++count_;
     if (part_.element_bytes == 0) {
-      if (!PyUnicode_Check(value.ptr()) && !PyBytes_Check(value.ptr())) throw Mismatch(DescribeValue(value) + Position(depth));
+      if (!PyUnicode_Check(value.ptr()) && !PyBytes_Check(value.ptr()))
+        throw Mismatch(DescribeValue(value) + Position(depth));
       objects_.push_back(value.inc_ref().ptr());
       return;
     }
@@ -191,7 +204,8 @@ class Walker {
     std::string text = py::repr(value).cast<std::string>();
     if (text.size() > 60) text = text.substr(0, 57) + "...";
     const bool number = PyIndex_Check(value.ptr()) != 0 && !IsBool(value.ptr()) && part_.dtype != tensorflow::DT_BOOL;
-    throw Mismatch((number ? "the value " + text + ", which does not fit" : "the " + type + " " + text) + Position(depth));
+    throw Mismatch((number ? "the value " + text + ", which does not fit" : "the " + type + " " + text) +
+                   Position(depth));
   }
 
   const Part& part_;

@@ -15,7 +15,8 @@
 namespace tfctr {
 
 template <typename T>
-inline constexpr bool kIsFloat = std::is_floating_point_v<T> || std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
+inline constexpr bool kIsFloat =
+    std::is_floating_point_v<T> || std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
 template <typename T>
 inline constexpr bool kIsInteger = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 
@@ -49,20 +50,34 @@ inline bool CastNumber(S from, D* to) {
 template <typename F, typename R>
 R WithNumberType(tensorflow::DataType dtype, F&& f, R otherwise) {
   switch (dtype) {
-    case tensorflow::DT_FLOAT: return f(float{});
-    case tensorflow::DT_DOUBLE: return f(double{});
-    case tensorflow::DT_HALF: return f(Eigen::half{});
-    case tensorflow::DT_BFLOAT16: return f(Eigen::bfloat16{});
-    case tensorflow::DT_INT8: return f(int8_t{});
-    case tensorflow::DT_INT16: return f(int16_t{});
-    case tensorflow::DT_INT32: return f(int32_t{});
-    case tensorflow::DT_INT64: return f(int64_t{});
-    case tensorflow::DT_UINT8: return f(uint8_t{});
-    case tensorflow::DT_UINT16: return f(uint16_t{});
-    case tensorflow::DT_UINT32: return f(uint32_t{});
-    case tensorflow::DT_UINT64: return f(uint64_t{});
-    case tensorflow::DT_BOOL: return f(bool{});
-    default: return otherwise;
+    case tensorflow::DT_FLOAT:
+      return f(float{});
+    case tensorflow::DT_DOUBLE:
+      return f(double{});
+    case tensorflow::DT_HALF:
+      return f(Eigen::half{});
+    case tensorflow::DT_BFLOAT16:
+      return f(Eigen::bfloat16{});
+    case tensorflow::DT_INT8:
+      return f(int8_t{});
+    case tensorflow::DT_INT16:
+      return f(int16_t{});
+    case tensorflow::DT_INT32:
+      return f(int32_t{});
+    case tensorflow::DT_INT64:
+      return f(int64_t{});
+    case tensorflow::DT_UINT8:
+      return f(uint8_t{});
+    case tensorflow::DT_UINT16:
+      return f(uint16_t{});
+    case tensorflow::DT_UINT32:
+      return f(uint32_t{});
+    case tensorflow::DT_UINT64:
+      return f(uint64_t{});
+    case tensorflow::DT_BOOL:
+      return f(bool{});
+    default:
+      return otherwise;
   }
 }
 

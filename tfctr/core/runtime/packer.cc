@@ -21,12 +21,15 @@ std::string Suggestion(const SignaturePlan& plan, const std::string& name) {
   if (!close.empty()) return "; did you mean " + Quoted(close[0].cast<std::string>()) + "?";
   std::string text = "; the signature takes ";
   constexpr size_t kShown = 12;
-  for (size_t i = 0; i < plan.entries.size() && i < kShown; ++i) text += (i > 0 ? ", " : "") + Quoted(plan.entries[i].name);
+  for (size_t i = 0; i < plan.entries.size() && i < kShown; ++i)
+    text += (i > 0 ? ", " : "") + Quoted(plan.entries[i].name);
   if (plan.entries.size() > kShown) text += " and " + std::to_string(plan.entries.size() - kShown) + " more";
   return text;
 }
 
-[[noreturn]] void Fail(const SignaturePlan& plan, const std::string& what) { throw BadRequest(plan.context + ": " + what); }
+[[noreturn]] void Fail(const SignaturePlan& plan, const std::string& what) {
+  throw BadRequest(plan.context + ": " + what);
+}
 
 [[noreturn]] void FailPart(const SignaturePlan& plan, const Part& part, const Mismatch& mismatch) {
   std::string of;
@@ -102,15 +105,16 @@ class RequestReader {
     }
   }
 
-  // A sparse or ragged tensor, or nested lists, under the name of a part mean the whole feature; lists only when no other
-  // part of the feature is given, as indices may be written as lists too.
+  // A sparse or ragged tensor, or nested lists, under the name of a part mean the whole feature; lists only when no
+  // other part of the feature is given, as indices may be written as lists too.
   bool MeansFeature(const Entry& entry, py::handle value, const py::dict& request) const {
     if (entry.part < 0) return true;
     if (entry.feature < 0 || py::isinstance<py::array>(value)) return false;
     if (PyList_CheckExact(value.ptr()) || PyTuple_CheckExact(value.ptr())) {
       if (PySequence_Size(value.ptr()) == 0) return false;
       const py::object first = py::reinterpret_steal<py::object>(PySequence_GetItem(value.ptr(), 0));
-      if (!IsNesting(first) && !(py::isinstance<py::array>(first) && py::reinterpret_borrow<py::array>(first).ndim() > 0)) {
+      if (!IsNesting(first) &&
+          !(py::isinstance<py::array>(first) && py::reinterpret_borrow<py::array>(first).ndim() > 0)) {
         return false;
       }
       for (const int part : plan_.features[static_cast<size_t>(entry.feature)].parts) {
@@ -129,7 +133,8 @@ class RequestReader {
   }
 
   [[noreturn]] void FailFeature(const Feature& feature, const Mismatch& mismatch) const {
-    Fail(plan_, "feature " + Quoted(feature.name) + ": got " + mismatch.got() + ", expected " + feature.Describe(plan_.parts));
+    Fail(plan_,
+         "feature " + Quoted(feature.name) + ": got " + mismatch.got() + ", expected " + feature.Describe(plan_.parts));
   }
 
   [[noreturn]] void FailMissing() const {
@@ -212,7 +217,8 @@ void WriteObjects(const PartValue& value, tensorflow::tstring* out) {
         PyErr_Clear();
         throw Mismatch("text that is not valid Unicode at value " + std::to_string(i));
       }
-      throw Mismatch((object == nullptr ? std::string("None") : DescribeValue(object)) + " at value " + std::to_string(i));
+      throw Mismatch((object == nullptr ? std::string("None") : DescribeValue(object)) + " at value " +
+                     std::to_string(i));
     }
     out[i].assign(text, static_cast<size_t>(size));
   }
@@ -287,10 +293,10 @@ PackedRequest Pack(const SignaturePlan& plan, const py::dict& request) {
 std::string DescribeRows(const SignaturePlan& plan, const PackedRequest& request) {
   std::vector<PackedInput> inputs;
   std::string error;
-  if (!ParsePackedLayout(plan.element_bytes.data(), plan.element_bytes.size(),
-                         static_cast<const int64_t*>(request.shapes.data()), static_cast<size_t>(request.shapes.NumElements()),
-                         static_cast<uint64_t>(request.arena.NumElements()),
-                         static_cast<uint64_t>(request.strings.NumElements()), &inputs, &error)) {
+  if (!ParsePackedLayout(
+          plan.element_bytes.data(), plan.element_bytes.size(), static_cast<const int64_t*>(request.shapes.data()),
+          static_cast<size_t>(request.shapes.NumElements()), static_cast<uint64_t>(request.arena.NumElements()),
+          static_cast<uint64_t>(request.strings.NumElements()), &inputs, &error)) {
     return "";
   }
   const char* arena = static_cast<const char*>(request.arena.data());
@@ -303,7 +309,8 @@ std::string DescribeRows(const SignaturePlan& plan, const PackedRequest& request
   };
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Part& part = plan.parts[i];
-    if (part.feature < 0 && part.rank_known && !part.dims.empty() && part.dims[0] < 0) add(inputs[i].dims[0], part.name);
+    if (part.feature < 0 && part.rank_known && !part.dims.empty() && part.dims[0] < 0)
+      add(inputs[i].dims[0], part.name);
   }
   for (const Feature& feature : plan.features) {
     if (feature.kind == Feature::Kind::kRagged) {

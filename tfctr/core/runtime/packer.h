@@ -1,7 +1,8 @@
 // From a Python request (dict of arrays, lists, sparse and ragged tensors) to the packed form (packed_layout.h).
 //
-// Two steps: look at every value (converting only what is not already right), then one allocation and one memcpy per input.
-// Runs under the GIL; needs no lock and keeps no state. Cost: about 0.1 us per array of the right dtype, plus the bytes.
+// Two steps: look at every value (converting only what is not already right), then one allocation and one memcpy per
+// input. Runs under the GIL; needs no lock and keeps no state. Cost: about 0.1 us per array of the right dtype, plus
+// the bytes.
 #ifndef TFCTR_CORE_RUNTIME_PACKER_H_
 #define TFCTR_CORE_RUNTIME_PACKER_H_
 
@@ -22,7 +23,8 @@ struct PackedRequest {
   tensorflow::Tensor strings;  // string [s]
 };
 
-// Packs `request` (str -> value). Throws BadRequest with a message that names the model, the input, what came and what is expected.
+// Packs `request` (str -> value). Throws BadRequest with a message that names the model, the input, what came and what
+// is expected.
 PackedRequest Pack(const SignaturePlan& plan, const pybind11::dict& request);
 
 // Takes `value` as the whole feature: sets all its parts in `values` (indexed by part). Throws Mismatch.

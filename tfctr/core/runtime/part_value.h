@@ -1,7 +1,8 @@
-// One part of a request between "looked at" and "copied into the arena": where its bytes are, its shape, and who owns them.
+// One part of a request between "looked at" and "copied into the arena": where its bytes are, its shape, and who owns
+// them.
 //
-// Reading a Python value never copies when it is a C-contiguous array of the right dtype; anything else is converted by C++
-// loops (array_input.cc, list_input.cc) into memory that the PartValue owns.
+// Reading a Python value never copies when it is a C-contiguous array of the right dtype; anything else is converted by
+// C++ loops (array_input.cc, list_input.cc) into memory that the PartValue owns.
 //
 // Everything here runs under the GIL.
 #ifndef TFCTR_CORE_RUNTIME_PART_VALUE_H_
@@ -75,8 +76,8 @@ struct PartValue {
 // Takes `value` as the whole of `part`: an array, a tensor, nested lists, or a scalar. Throws Mismatch.
 void TakePart(const Part& part, pybind11::handle value, PartValue* out);
 
-// The common case of TakePart: a C-contiguous np.ndarray of exactly the part's dtype. False when it is anything else. Throws Mismatch when
-// the shape does not fit.
+// The common case of TakePart: a C-contiguous np.ndarray of exactly the part's dtype. False when it is anything else.
+// Throws Mismatch when the shape does not fit.
 bool TakeExactArray(const Part& part, PyObject* value, PartValue* out);
 
 // An array of any dtype and layout, cast where no information is lost that a user would miss. Throws Mismatch.
@@ -85,19 +86,21 @@ void TakeArray(const Part& part, const pybind11::array& value, PartValue* out);
 // Rectangular nested lists (or one scalar). Throws Mismatch.
 void TakeLists(const Part& part, pybind11::handle value, PartValue* out);
 
-// Nested lists with `levels` levels of rows of different length: the values (with what is left of the nesting as inner, uniform
-// dimensions) and one row_splits per level, outermost first. Throws Mismatch.
+// Nested lists with `levels` levels of rows of different length: the values (with what is left of the nesting as inner,
+// uniform dimensions) and one row_splits per level, outermost first. Throws Mismatch.
 void TakeRaggedLists(const Part& values, pybind11::handle value, int levels, PartValue* out,
                      std::vector<std::vector<int64_t>>* splits);
 
-// Integers made by the packer itself (row_splits, indices, dense_shape) as the part's int32 or int64. Throws Mismatch when one does not fit.
+// Integers made by the packer itself (row_splits, indices, dense_shape) as the part's int32 or int64. Throws Mismatch
+// when one does not fit.
 void TakeIntegers(const Part& part, const std::vector<int64_t>& numbers, absl::InlinedVector<int64_t, 4> dims,
                   PartValue* out);
 
 // Reads integer `i` of a part that holds int32 or int64.
 int64_t IntegerAt(const Part& part, const PartValue& value, int64_t i);
 
-// Throws Mismatch when the shape is not what the part's static shape says. An empty value that came without enough nesting
+// Throws Mismatch when the shape is not what the part's static shape says. An empty value that came without enough
+// nesting
 // ([] for [?, 3]) gets the missing dimensions.
 void CheckShape(const Part& part, PartValue* value);
 

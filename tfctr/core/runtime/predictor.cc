@@ -73,7 +73,8 @@ std::vector<tensorflow::Tensor> Predictor::Feeds(const PackedRequest& request) c
     return feeds;
   }
   std::vector<PackedInput> inputs;
-  absl::Status status = ParsePackedTensors(plan_.element_bytes, request.arena, request.shapes, request.strings, &inputs);
+  absl::Status status =
+      ParsePackedTensors(plan_.element_bytes, request.arena, request.shapes, request.strings, &inputs);
   std::vector<tensorflow::Tensor> feeds(inputs.size());
   for (size_t i = 0; status.ok() && i < inputs.size(); ++i) {
     status = PackedSlice(inputs[i], plan_.layout[i], request.arena, request.strings, &feeds[i]);

@@ -1,4 +1,5 @@
-// One signature of a loaded model, from a Python dict to a Python dict: pack, run (GIL released), give the outputs as arrays.
+// One signature of a loaded model, from a Python dict to a Python dict: pack, run (GIL released), give the outputs as
+// arrays.
 //
 // Thread-safety: Predict may be called from any number of threads; each call owns its request.
 #ifndef TFCTR_CORE_RUNTIME_PREDICTOR_H_

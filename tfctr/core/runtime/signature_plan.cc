@@ -9,6 +9,19 @@ namespace tfctr {
 
 namespace py = pybind11;
 
+std::string NumpyTypeName(tensorflow::DataType dtype) {
+  switch (dtype) {
+    case tensorflow::DT_FLOAT:
+      return "float32";
+    case tensorflow::DT_DOUBLE:
+      return "float64";
+    case tensorflow::DT_HALF:
+      return "float16";
+    default:
+      return tensorflow::DataTypeString(dtype);
+  }
+}
+
 std::string DescribeDims(const std::vector<int64_t>& dims) {
   std::string text = "[";
   for (size_t i = 0; i < dims.size(); ++i) {
@@ -19,12 +32,12 @@ std::string DescribeDims(const std::vector<int64_t>& dims) {
 }
 
 std::string Part::Describe() const {
-  const std::string type = tensorflow::DataTypeString(dtype);
+  const std::string type = NumpyTypeName(dtype);
   return rank_known ? type + " " + DescribeDims(dims) : type + " of any shape";
 }
 
 std::string Feature::Describe(const std::vector<Part>& all) const {
-  const std::string type = tensorflow::DataTypeString(all[static_cast<size_t>(values)].dtype);
+  const std::string type = NumpyTypeName(all[static_cast<size_t>(values)].dtype);
   std::string text = kind == Kind::kSparse ? "a sparse " + type + " feature (a SparseTensor, a RaggedTensor"
                                            : "a ragged " + type + " feature (a RaggedTensor";
   return text + (levels == 1 ? ", or one list of values per row)" : ", or nested lists)");
@@ -39,7 +52,7 @@ Part MakePart(const py::dict& from) {
   part.dtype = static_cast<tensorflow::DataType>(from["dtype"].cast<int>());
   part.numpy = py::reinterpret_borrow<py::object>(from["numpy"]);
   if (!PackedElementBytes(part.dtype, &part.element_bytes)) {
-    throw std::invalid_argument("input '" + part.name + "' has type " + tensorflow::DataTypeString(part.dtype) +
+    throw std::invalid_argument("input '" + part.name + "' has type " + NumpyTypeName(part.dtype) +
                                 ", which can't be given as an array");
   }
   if (!from["shape"].is_none()) {

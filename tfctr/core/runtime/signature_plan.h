@@ -1,7 +1,7 @@
 // What one signature takes and gives, prepared once when a model is opened so that a request costs only its own bytes.
 //
-// Words: a *part* is one tensor that the graph is fed with (a signature input, or one component of a composite input). A *feature* is
-// a sparse or ragged input made of several parts. A request may name parts and features.
+// Words: a *part* is one tensor that the graph is fed with (a signature input, or one component of a composite input).
+// A *feature* is a sparse or ragged input made of several parts. A request may name parts and features.
 //
 // Thread-safety: immutable after construction; the Python objects in it are touched under the GIL only.
 #ifndef TFCTR_CORE_RUNTIME_SIGNATURE_PLAN_H_
@@ -35,12 +35,12 @@ struct Feature {
   enum class Kind { kSparse, kRagged };
   std::string name;
   Kind kind = Kind::kSparse;
-  int values = -1;                // part numbers
-  int indices = -1;               // sparse
-  int dense_shape = -1;           // sparse
-  std::vector<int> row_splits;    // ragged: outermost first
-  std::vector<int> parts;         // all of the above
-  int levels = 0;                 // list nesting above the values: sparse rank - 1, or number of row_splits; -1: not known
+  int values = -1;              // part numbers
+  int indices = -1;             // sparse
+  int dense_shape = -1;         // sparse
+  std::vector<int> row_splits;  // ragged: outermost first
+  std::vector<int> parts;       // all of the above
+  int levels = 0;  // list nesting above the values: sparse rank - 1, or number of row_splits; -1: not known
 
   // "a sparse int64 feature (a SparseTensor, or one list of values per row)".
   std::string Describe(const std::vector<Part>& parts) const;
@@ -75,6 +75,9 @@ struct SignaturePlan {
   std::string arena, shapes, strings;  // graph tensors of the packed form
   std::vector<Output> outputs;
 };
+
+// NumPy's name of a type ("float32"), which is what requests are made of.
+std::string NumpyTypeName(tensorflow::DataType dtype);
 
 // "[2, ?]" for people; -1 prints as ?.
 std::string DescribeDims(const std::vector<int64_t>& dims);

@@ -8,9 +8,9 @@
 
 namespace tfctr {
 
-// `tensor` as an array of `dtype` (object arrays of bytes for strings). The array takes over the tensor's memory when nobody else holds it; otherwise
-// (a constant of the graph, a table, an input that is also an output) it is a copy, so that it may always be written to.
-// Needs the GIL.
+// `tensor` as an array of `dtype` (object arrays of bytes for strings). The array takes over the tensor's memory when
+// nobody else holds it; otherwise (a constant of the graph, a table, an input that is also an output) it is a copy, so
+// that it may always be written to. Needs the GIL.
 pybind11::object TensorToArray(tensorflow::Tensor&& tensor, const pybind11::object& dtype);
 
 }  // namespace tfctr

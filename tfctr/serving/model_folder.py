@@ -1,0 +1,81 @@
+"""Finding and loading the SavedModel that a path means, with errors that say what is there instead."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tfctr.bundle import naming
+from tfctr.core import library
+from tfctr.errors import CorruptFileError, TfctrError, UsageError
+
+_log = logging.getLogger("tfctr")
+
+
+def find_model(path: str | Path) -> Path:
+    """The folder with the model: ``path`` itself, or the highest version in it (``model/`` holding ``1/``, ``2/``;
+    logged).
+
+    Raises UsageError, saying what is there, for anything else.
+    """
+    folder = Path(path)
+    if not folder.exists():
+        raise UsageError(f"{folder}: no such folder")
+    if folder.is_file():
+        raise UsageError(f"{folder}: is a file; a SavedModel is a folder that holds {naming.MODEL}")
+    if naming.is_saved_model(folder):
+        return folder
+    versions = [child for child in folder.iterdir() if child.name.isdecimal() and naming.is_saved_model(child)]
+    if not versions:
+        raise UsageError(f"{folder}: not a SavedModel: it holds no {naming.MODEL}")
+    highest = max(versions, key=lambda child: int(child.name))
+    _log.info("%s holds versions; taking the highest: %s", folder, highest)
+    return highest
+
+
+def load_model(folder: Path, tags: Sequence[str], intra_op_threads: int) -> Any:
+    """A ``_native.Model``.
+
+    Raises:
+      UsageError: the tags are not there (lists what is), or the model needs an op that is not registered.
+      CorruptFileError: its variables or files are missing or damaged.
+      TfctrError: anything else that TensorFlow says.
+    """
+    native = library.native()
+    try:
+        return native.Model(str(folder), list(tags), intra_op_threads)
+    except native.LoadFailed as failure:
+        code, message = failure.args
+    op = re.search(r"Op type not registered '([^']+)'", message)
+    if op:
+        raise UsageError(
+            f"{folder}: the model uses the op {op[1]!r}, which is not registered; name its library (op_libraries)"
+        )
+    known = _tag_sets(folder)
+    if set(tags) not in [set(one) for one in known]:
+        there = "; ".join(",".join(sorted(one)) for one in known)
+        raise UsageError(f"{folder}: no MetaGraph with the tags {','.join(tags)}; there is: {there}")
+    text = " ".join(message.split("\n\t")[0].split())
+    if code in ("NOT_FOUND", "DATA_LOSS", "OUT_OF_RANGE"):
+        raise CorruptFileError(f"{folder}: the model does not load: {text}")
+    raise TfctrError(f"{folder}: the model does not load: {text} ({code})")
+
+
+def _tag_sets(folder: Path) -> list[list[str]]:
+    """The tags of every MetaGraph; read only to explain a failure, as the file may be large."""
+    from google.protobuf import message, text_format
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    model = saved_model_pb2.SavedModel()
+    binary = folder / naming.MODEL
+    try:
+        if binary.is_file():
+            model.ParseFromString(binary.read_bytes())
+        else:
+            text_format.Parse((folder / f"{naming.MODEL}txt").read_text(), model)
+    except (message.DecodeError, text_format.ParseError, OSError, UnicodeDecodeError) as error:
+        raise CorruptFileError(f"{folder}: its model file does not parse: {error}") from error
+    return [list(graph.meta_info_def.tags) for graph in model.meta_graphs]

@@ -1,0 +1,174 @@
+"""`ServingSession`: a SavedModel or bundle, loaded once and run from any number of threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+
+from tfctr.bundle import naming, reader
+from tfctr.core import library
+from tfctr.errors import InputError, UsageError
+from tfctr.serving import feature_map
+from tfctr.serving.model_folder import find_model, load_model
+from tfctr.serving.signature_info import Feature, Input, Output, SignatureInfo, read_signature
+
+_INTERNAL = ("__saved_model_init_op", "__saved_model_train_op")
+
+
+class ServingSession:
+    """Runs one signature of a SavedModel or a bundle.
+
+    A request goes through one C++ call: arrays are packed (or sliced for the graph's own inputs), the graph runs on
+    the calling thread with the GIL released, and outputs come back as arrays that own TensorFlow's memory. Thread-safe.
+
+        with tfctr.ServingSession("bundle") as session:
+            scores = session.predict({"user_id": ids, "tags": [[3, 5], [], [9]]})["score"]
+
+    Args:
+      path: a SavedModel or bundle folder, or a folder of versions (the highest is taken).
+      signature: name of the signature to run.
+      tags: tags of the MetaGraph.
+      intra_op_threads: threads that one request's kernels may use; 1 = the calling thread only.
+      op_libraries: paths of libraries with custom ops that the model needs.
+      features: which inputs are the parts of one sparse or ragged feature, as ``graph_opt.analyse`` finds them:
+        {"name", "kind", "parts": {role: input name}}. For bundles the manifest says it.
+
+    Raises:
+      UsageError: no SavedModel at ``path``, unknown tags, signature, op or op library.
+      CorruptFileError: files of the model are missing or damaged.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        signature: str = "serving_default",
+        tags: Sequence[str] = ("serve",),
+        intra_op_threads: int = 1,
+        op_libraries: Iterable[str | Path] = (),
+        features: Iterable[Mapping[str, Any]] | None = None,
+    ):
+        if intra_op_threads < 1:
+            raise UsageError(f"intra_op_threads is {intra_op_threads}, expected 1 or more")
+        self._path = find_model(Path(path))
+        self._signature = signature
+        library.load()
+        library.load_op_libraries(op_libraries)
+        manifest = reader.open_bundle(self._path).manifest if naming.is_bundle(self._path) else None
+        self._model = load_model(self._path, (tags,) if isinstance(tags, str) else tuple(tags), intra_op_threads)
+        self._definitions = {
+            name: meta_graph_pb2.SignatureDef.FromString(data) for name, data in self._model.signatures().items()
+        }
+        described = {} if manifest is None else manifest["signatures"]
+        self._hidden = {info["packed"] for info in described.values() if info.get("packed")} | set(_INTERNAL)
+        if signature not in self._definitions:
+            there = ", ".join(self.signatures) or "none"
+            raise UsageError(f"{self._path}: no signature {signature!r}; there is: {there}")
+        self._prepare(described.get(signature, {}), features)
+
+    def _prepare(self, described: Mapping[str, Any], features: Iterable[Mapping[str, Any]] | None) -> None:
+        self._info: SignatureInfo = read_signature(self._definitions[self._signature])
+        given = described.get("features", ()) if features is None else features
+        self._features = feature_map.with_features(self._info, given)
+        packed_name = described.get("packed")
+        packed, outputs = None, self._info.outputs
+        if packed_name:
+            definition = self._definitions[packed_name]
+            outputs = read_signature(definition).outputs
+            packed = {
+                key: definition.inputs[key].name if key in definition.inputs else None
+                for key in ("arena", "shapes", "strings")
+            }
+        self._outputs = outputs
+        self._dense_only = all(output.kind == "dense" for output in outputs)
+        context = f"model '{self._path}', signature '{self._signature}'"
+        plan = feature_map.describe(context, self._info, self._features, packed, outputs)
+        self._predictor: Any = library.native().Predictor(self._model, plan)
+        self._packed = packed is not None
+
+    def predict(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Runs the signature.
+
+        Args:
+          inputs: input name -> array, tensor, nested list or scalar of the input's shape; feature name -> SparseTensor,
+            RaggedTensor (or their Value classes), or nested lists, one per row. A name that is both a feature and one
+            of its parts means the feature for those, the part for a flat array. Integers are cast where they fit, any
+            number where floats are expected.
+
+        Returns:
+          Output name -> np.ndarray (object arrays of bytes for strings), tf.compat.v1.SparseTensorValue or
+          RaggedTensorValue.
+
+        Raises:
+          InputError: names the input or feature, what came and what was expected; or what the model itself found wrong
+            with the values.
+          UsageError: the session is closed.
+        """
+        request = inputs if type(inputs) is dict else _as_dict(inputs)
+        outputs: dict[str, Any] = self._open().predict(request)
+        return outputs if self._dense_only else feature_map.assemble(self._outputs, outputs)
+
+    def run_traced(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], config_pb2.RunMetadata]:
+        """As :meth:`predict`, with TensorFlow's RunMetadata of this run (op start and end times in microseconds)."""
+        outputs, metadata = self._open().predict_traced(_as_dict(inputs))
+        return feature_map.assemble(self._outputs, outputs), config_pb2.RunMetadata.FromString(metadata)
+
+    @property
+    def path(self) -> Path:
+        """The folder that was loaded."""
+        return self._path
+
+    @property
+    def signatures(self) -> tuple[str, ...]:
+        """Names of the model's signatures, without those that only tfctr and the loader use."""
+        return tuple(sorted(set(self._definitions) - self._hidden))
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The tensors that this signature takes, in order of their names."""
+        return self._info.inputs
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """The sparse and ragged features among the inputs."""
+        return self._features
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """What :meth:`predict` returns."""
+        return self._outputs
+
+    @property
+    def packed(self) -> bool:
+        """Whether requests reach the graph as one packed arena (bundles) rather than tensor by tensor."""
+        return self._packed
+
+    def close(self) -> None:
+        """Gives the model's memory back once calls in progress are done. Further calls of close do nothing."""
+        self._predictor = None
+        self._model = None
+
+    def __enter__(self) -> ServingSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> Any:
+        predictor = self._predictor
+        if predictor is None:
+            raise UsageError(f"{self._path}: this ServingSession is closed")
+        return predictor
+
+
+def _as_dict(inputs: Any) -> dict[str, Any]:
+    if not isinstance(inputs, Mapping):
+        raise InputError(f"inputs must be a mapping of input names to values, got {type(inputs).__name__}")
+    return dict(inputs)
