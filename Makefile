@@ -18,7 +18,7 @@ build: setup  ## The C++ libraries, and the command `tfctr` in .venv/bin
 	@tools/build.sh
 
 demo: build  ## Train a Wide & Deep, convert it, compare and benchmark; DATA=DIR runs it on MovieLens-100k
-	@$(PY) examples/demo.py $(if $(DATA),--data $(DATA))
+	@$(PY) -m examples.demo $(if $(DATA),--data "$(DATA)")
 
 test: build  ## All tests but the long ones (ARGS=... goes to pytest)
 	@$(PYTEST) $(PYTEST_ARGS) -m "not long" $(ARGS)

@@ -17,6 +17,7 @@ OCCUPATIONS = tuple(f"occupation {k}" for k in range(20))
 CITIES = tuple(f"city {k}" for k in range(120))
 SYSTEMS = ("android", "ios", "windows", "macos", "linux")
 BRANDS = tuple(int(v) for v in np.random.default_rng(5).choice(10**9, 150, replace=False))
+CROSSES = (("gender", "category_id"), ("hour", "slot"))
 AGES = (18.0, 25.0, 35.0, 45.0, 55.0, 65.0)
 PRICES = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 
@@ -74,6 +75,7 @@ def generate(rows: int = 60_000, seed: int = 7) -> ClickData:
         train_labels=labels[:split],
         test=take(columns, test),
         test_labels=labels[split:],
+        crosses=CROSSES,
         best_auc=auc(labels[test], probability[test]),
     )
 

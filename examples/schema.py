@@ -95,6 +95,7 @@ class ClickData:
     train_labels: np.ndarray
     test: Columns
     test_labels: np.ndarray
+    crosses: tuple[tuple[str, str], ...] = ()  # pairs of features whose combination enters the linear part
     best_auc: float | None = None  # AUC of the planted probabilities: no model can be better, on average
 
 

@@ -1,0 +1,241 @@
+"""The main job on a model trained on the spot: train, convert, compare, measure.  python -m examples.demo [--data DIR]
+
+A Wide & Deep is trained with Keras on generated clicks (or on MovieLens-100k with ``--data``), saved as a SavedModel
+and converted into a bundle. Both are run on the test set, outputs and AUC are compared, and whole predict calls are timed
+in turn: stock TensorFlow's signature function against ``tfctr.ServingSession``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # a small model on the CPU, also where there is a GPU
+
+import numpy as np
+import rich.console
+import rich.table
+
+from tfctr.errors import OutputsDifferError, TfctrError
+
+if TYPE_CHECKING:
+    from examples.schema import ClickData
+
+Predict = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
+BATCHES = (32, 256)
+SCORING_BATCH = 1000
+# |a-b| <= 1e-6 + 1e-5 |b|, as `tfctr convert` and `tfctr verify` demand.
+ABSOLUTE, RELATIVE = 1e-6, 1e-5
+
+
+class Narrator:
+    """Prints what happens, one line per step with its seconds."""
+
+    def __init__(self, console: rich.console.Console) -> None:
+        self.console = console
+        self.started = self.last = time.monotonic()
+
+    def __call__(self, step: str, found: str) -> None:
+        now = time.monotonic()
+        self.console.print(f"[bold]{step:<9}[/bold] {found}  [dim]{now - self.last:.1f} s[/dim]", highlight=False)
+        self.last = now
+
+    @property
+    def total(self) -> float:
+        return time.monotonic() - self.started
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the demo; returns the exit code (0 ok, 2 bad input, 3 outputs differ, 1 anything else)."""
+    parser = argparse.ArgumentParser(
+        prog="demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", metavar="DIR", help="MovieLens-100k in GroupLens' or RecBole's layout (default: generated)"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", default="demo_out", help="where model, bundle and report go (%(default)s)"
+    )
+    parser.add_argument("--rows", type=int, default=60_000, help="generated impressions (%(default)s)")
+    parser.add_argument(
+        "--epochs", type=int, default=None, help="passes over the training rows (default: 4, MovieLens 3)"
+    )
+    parser.add_argument("--rounds", type=int, default=150, help="timed calls of each contestant (%(default)s)")
+    args = parser.parse_args(argv)
+    console = rich.console.Console()
+    try:
+        run(args, console)
+    except TfctrError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def run(args: argparse.Namespace, console: rich.console.Console) -> dict[str, Any]:
+    """The whole demo; returns its figures."""
+    tell = Narrator(console)
+    data = _data(args, tell)
+    out = Path(args.out)
+    model, bundle, report = out / "model", out / "bundle", out / "report.html"
+    _train(args, data, model, tell)
+    stock = _stock(model)
+    lookups = _convert(model, bundle, report, tell)
+    import tfctr
+
+    with tfctr.ServingSession(bundle) as session:
+        figures = _compare(data, stock, session.predict, tell)
+        timings = _measure(data, stock, session.predict, args.rounds, tell)
+    _summary(console, data, lookups, figures, timings)
+    console.print(f"\nSavedModel  {model}\nBundle      {bundle}\nReport      {report}", highlight=False)
+    console.print(f"[dim]Total {tell.total:.0f} s. Next: tfctr inspect {bundle}[/dim]", highlight=False)
+    return {"lookups": lookups, "timings": timings, **figures}
+
+
+def _data(args: argparse.Namespace, tell: Narrator) -> ClickData:
+    if args.data:
+        from examples import movielens
+
+        data = movielens.load(args.data)
+    else:
+        from examples import click_data
+
+        data = click_data.generate(args.rows)
+    rate = float(data.train_labels.mean())
+    tell(
+        "data",
+        f"{data.name}: {len(data.features)} sparse features, {rate:.0%} clicks, {len(data.test_labels):,} test rows",
+    )
+    return data
+
+
+def _train(args: argparse.Namespace, data: ClickData, folder: Path, tell: Narrator) -> None:
+    import keras
+
+    from examples import wide_deep
+
+    keras.utils.set_random_seed(1)
+    model = wide_deep.build(data.features, data.crosses)
+    epochs = args.epochs or (3 if args.data else 4)
+
+    class Losses(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+            tell("train", f"epoch {epoch + 1} of {epochs}, loss {(logs or {}).get('loss', float('nan')):.4f}")
+
+    wide_deep.train(model, data, epochs, callbacks=[Losses()])
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    wide_deep.save(model, data.features, str(folder))
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    tell("save", f"SavedModel, {len(model.weights)} variables, {size / 1e6:.1f} MB")
+
+
+def _stock(model: Path) -> Predict:
+    """Stock TensorFlow: the loaded signature as a function, NumPy at both ends."""
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(model))
+    function = loaded.signatures["serving_default"]
+
+    def predict(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        assert loaded is not None  # keeps the variables alive
+        return {k: v.numpy() for k, v in function(**{k: tf.constant(v) for k, v in inputs.items()}).items()}
+
+    return predict
+
+
+def _convert(model: Path, bundle: Path, report: Path, tell: Narrator) -> list[dict[str, Any]]:
+    import tfctr
+
+    found = tfctr.convert(model, bundle, force=bundle.exists(), report_path=report).as_dict()
+    lookups = found["signatures"]["serving_default"]["lookups"]
+    fused = sum(entry["status"] == "fused" for entry in lookups)
+    tell("convert", f"{fused} of {len(lookups)} lookups fused, each proven against the original")
+    return lookups
+
+
+def _compare(data: ClickData, stock: Predict, fused: Predict, tell: Narrator) -> dict[str, Any]:
+    """Scores of the whole test set by both, their largest difference and both AUCs."""
+    from examples.schema import auc, take
+    from examples.wide_deep import OUTPUT, request
+
+    scores: dict[str, list[np.ndarray]] = {"stock": [], "tfctr": []}
+    for start in range(0, len(data.test_labels), SCORING_BATCH):
+        inputs = request(take(data.test, np.arange(start, min(start + SCORING_BATCH, len(data.test_labels)))))
+        scores["stock"].append(stock(inputs)[OUTPUT][:, 0])
+        scores["tfctr"].append(fused(inputs)[OUTPUT][:, 0])
+    before, after = np.concatenate(scores["stock"]), np.concatenate(scores["tfctr"])
+    difference = np.abs(after - before)
+    if not np.all(difference <= ABSOLUTE + RELATIVE * np.abs(before)):
+        raise OutputsDifferError(f"the bundle's scores differ from the model's by up to {difference.max():.2e}")
+    figures = {
+        "auc_stock": auc(data.test_labels, before),
+        "auc_tfctr": auc(data.test_labels, after),
+        "max_difference": float(difference.max()),
+    }
+    tell("compare", f"{len(before):,} scores, largest difference {figures['max_difference']:.1e}")
+    return figures
+
+
+def _measure(data: ClickData, stock: Predict, fused: Predict, rounds: int, tell: Narrator) -> dict[int, dict[str, Any]]:
+    """Whole predict calls in milliseconds, the two taking turns, by batch size."""
+    from examples.schema import take
+    from examples.wide_deep import request
+    from tfctr.profiling.paired import measure_paired, ratio
+
+    found = {}
+    for batch in BATCHES:
+        inputs = request(take(data.test, np.arange(min(batch, len(data.test_labels)))))
+        times = measure_paired(
+            {"stock": lambda i=inputs: stock(i), "tfctr": lambda i=inputs: fused(i)}, rounds, budget_s=8.0
+        )
+        found[batch] = {**{k: v.as_dict() for k, v in times.items()}, "ratio": ratio(times["stock"], times["tfctr"])}
+    tell("measure", f"{rounds} calls each at batch {' and '.join(map(str, BATCHES))}, taking turns")
+    return found
+
+
+def _summary(
+    console: rich.console.Console,
+    data: ClickData,
+    lookups: list[dict[str, Any]],
+    figures: dict[str, Any],
+    timings: dict[int, dict[str, Any]],
+) -> None:
+    table = rich.table.Table(title="Lookups", title_justify="left", title_style="bold")
+    for column, justify in (("what", "left"), ("number", "right"), ("features", "left")):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    groups = collections.defaultdict(list)
+    for entry in lookups:
+        fused = entry["status"] == "fused"
+        groups["fused" if fused else f"left: {entry.get('reason') or 'no reason given'}"].append(
+            entry.get("name") or "?"
+        )
+    for what, names in sorted(groups.items()):
+        table.add_row(what, str(len(names)), ", ".join(sorted(set(names))))
+    console.print()
+    console.print(table)
+    table = rich.table.Table(title="One predict call, NumPy in and out (ms)", title_justify="left", title_style="bold")
+    table.add_column("batch", justify="right")
+    for column in ("stock median", "stock p99", "tfctr median", "tfctr p99", "faster"):
+        table.add_column(column, justify="right")
+    for batch, times in timings.items():
+        cells = [f"{times[who][what]:.2f}" for who in ("stock", "tfctr") for what in ("median_ms", "p99_ms")]
+        table.add_row(str(batch), *cells, f"{times['ratio']['median']:.1f}x")
+    console.print(table)
+    best = f" (the planted truth itself: {data.best_auc:.4f})" if data.best_auc is not None else ""
+    console.print(
+        f"AUC on the test set: stock {figures['auc_stock']:.4f}, tfctr {figures['auc_tfctr']:.4f}{best}. "
+        f"Stock may use every core; tfctr used one thread.",
+        highlight=False,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
