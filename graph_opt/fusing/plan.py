@@ -1,8 +1,8 @@
 """Groups and output blocks: which lookups go into which op, and which concats disappear into it.
 
 One group per (signatures that need it, level, table dtype, output form). Within a group every output tensor is a block
-of columns: a folded concat (or a run of its inputs), or one lookup. Blocks of one op may have different numbers of rows;
-lookups of one block have the same, which the op checks as the concat did.
+of columns: a folded concat (or a run of its inputs), or one lookup. Blocks of one op may differ in their rows;
+lookups of one block have equally many, which the op checks as the concat did.
 """
 
 from __future__ import annotations

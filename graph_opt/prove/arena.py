@@ -93,7 +93,7 @@ class Arena:
         try:
             return Result(call(*(feeds[s] for s in sources)))
         except tf.errors.OpError as error:
-            return Result(None, type(error).__name__, str(error.message).split("\n", 1)[0])
+            return Result(None, type(error).__name__, _core_message(str(error.message)))
 
     def _add_entry(
         self, view: GraphView, graph_def: graph_pb2.GraphDef, number: int, entry: Entry
@@ -122,6 +122,14 @@ class Arena:
         )
         graph_def.node.append(fused)
         return original, f"f{number}:0", tensors, [placeholders[t] for t in tensors]
+
+
+def _core_message(message: str) -> str:
+    """The kernel's own line of an error that TensorFlow has wrapped in where and how it was called."""
+    lines = message.split("\n")
+    end = next((k for k, line in enumerate(lines) if line.startswith("\t [[")), len(lines))
+    own = [line.strip() for line in lines[:end] if line.strip()]
+    return own[-1] if own else message
 
 
 def _renumbered(spec: LookupSpec, position: Mapping[int, int]) -> LookupSpec:

@@ -20,6 +20,10 @@ _TEXTS = (b"", b" ", b"0", b"-1", b"7", b"a", b"\x00\xff", "\u00e9\u4e2d".encode
 _MAX_KEYS = 24
 
 
+class CannotProbe(Exception):
+    """No meaningful inputs can be made for a spec; the message is the refusal's reason."""
+
+
 @dataclasses.dataclass
 class Pool:
     """``good``/``bad``/``dropped``: raw values by column (one entry unless an ``addcol`` step makes columns differ).
@@ -54,7 +58,7 @@ def make_pool(
 ) -> Pool:
     """Pools of raw values for ``spec.ids`` of NumPy dtype ``dtype`` (object for strings).
 
-    Raises ValueError where no raw value reaches a row of the table: then nothing can be proven.
+    Raises CannotProbe where no raw value reaches a row of the table: then nothing can be proven.
     """
     columns = next((s.args for s in spec.steps if s.kind == "addcol"), ("0",))
     pool = Pool([], [], [], rng)
@@ -67,7 +71,7 @@ def make_pool(
         # A masked value is still bounds-checked, a pruned one is not.
         good = result.dropped | in_table
         if not (in_table & ~dropped).any():
-            raise ValueError("no id was found that reaches a row of the table")
+            raise CannotProbe("no id was found that reaches a row of the table")
         pool.good.append(raw[good])
         pool.bad.append(raw[~good])
         pool.dropped.append(raw[good & dropped])

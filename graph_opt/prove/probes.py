@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from graph_opt.lookup_spec import LookupSpec
-from graph_opt.prove.pools import Pool, make_pool
+from graph_opt.prove.pools import CannotProbe, Pool, make_pool
 from graph_opt.prove.steps import Vocabulary, run_steps
 
 Feeds = dict[str, np.ndarray]
@@ -66,7 +66,7 @@ def make_probes(
     vocabularies: Mapping[int, Vocabulary],
     seed: int,
 ) -> list[Probe]:
-    """All probes of ``spec``. ValueError says why none can be made (no id reaches a row, a source of unknown rank)."""
+    """All probes of ``spec``. CannotProbe says why none can be made (no id reaches a row, a source of unknown rank)."""
     rng = np.random.default_rng(seed)
     pool = make_pool(spec, sources[spec.ids].dtype, vocabularies, rng)
     maker = {"dense": _dense, "sparse": _rows, "ragged": _rows, "segments": _rows}[spec.form]
@@ -198,7 +198,7 @@ def _row_parts(spec: LookupSpec, sources: Mapping[str, Source], lengths: Sequenc
 
 def _dense(spec: LookupSpec, sources: Mapping[str, Source], pool: Pool, rng: np.random.Generator) -> Iterator[Labelled]:
     if spec.rows is not None or spec.shape is not None:
-        raise ValueError("a dense lookup reads no rows and no shape")
+        raise CannotProbe("a dense lookup reads no rows and no shape")
     shapes = _dense_shapes(spec, sources[spec.ids].shape, len(pool.good))
 
     def feeds(shape: Sequence[int], ids: np.ndarray | None = None, mask: str = "mixed", weights: str = "") -> Feeds:

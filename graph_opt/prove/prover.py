@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 from tensorflow.core.framework import graph_pb2
 
 from graph_opt.candidates import Candidate, Proof
@@ -17,6 +18,7 @@ from graph_opt.lookup_spec import LookupSpec
 from graph_opt.prove.arena import Arena, Entry
 from graph_opt.prove.cone import ConeError, extract_cone, fingerprint, needs_library
 from graph_opt.prove.judge import judge
+from graph_opt.prove.pools import CannotProbe
 from graph_opt.prove.probes import Probe, Source, make_probes
 from graph_opt.prove.surrogate import SurrogateSet
 from graph_opt.prove.vocabularies import Vocabularies
@@ -92,7 +94,7 @@ class _Prover:
         if needs_library(part.node):
             part.library.CopyFrom(self._view.graph_def.library)
         for tensor, (dtype, shape) in infer_sources(part, tensors).items():
-            self._sources[tensor] = Source(dtype.as_numpy_dtype, shape)
+            self._sources[tensor] = Source(np.dtype(dtype.as_numpy_dtype), shape)
 
     def _prepare(self, index: int, candidate: Candidate, spec: LookupSpec, failures: list[str]) -> _Job | None:
         try:
@@ -101,7 +103,7 @@ class _Prover:
                 spec = dataclasses.replace(spec, table=self._surrogates.merged(candidate.parts, candidate.strategy))
             sources = {t: self._sources[t] for t in spec.sources()}
             probes = make_probes(spec, sources, self._vocabularies, seed=index)
-        except (ConeError, ValueError) as error:
+        except (ConeError, CannotProbe) as error:
             failures.append(str(error))
             return None
         entry = Entry(spec, cone, sources)

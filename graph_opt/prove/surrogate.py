@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from graph_opt.item import GraphItem
 from graph_opt.prove.arena import Entry
+from graph_opt.prove.pools import CannotProbe
 from graph_opt.prove.probes import Probe
 from tfctr.core.library import native
 
@@ -81,13 +82,13 @@ class SurrogateSet:
     def merged(self, parts: tuple[str, ...], strategy: str) -> int:
         """Store index that stands for the merged table of ``parts`` (TfctrTable nodes) in this session.
 
-        ValueError where one of the parts belongs to another partitioned table already.
+        CannotProbe where one of the parts belongs to another partitioned table already.
         """
         if (parts, strategy) in self._merged:
             return self._merged[parts, strategy]
         indices = [self._tables[node] for node in parts]
         if any(index in self._parts for index in indices) or len(set(indices)) != len(indices):
-            raise ValueError(f"the parts of table {self._files[indices[0]].name!r} are read in more than one order")
+            raise CannotProbe(f"the parts of table {self._files[indices[0]].name!r} are read in more than one order")
         files = [self._files[index] for index in indices]
         whole = len(self._files)
         rows = sum(f.shape[0] for f in files)
@@ -115,7 +116,7 @@ class SurrogateSet:
             file = self._files[index]
             if file.kind == "vocab":
                 if file.path is None:
-                    raise ValueError(f"vocabulary {file.name!r} has no file")
+                    raise CannotProbe(f"vocabulary {file.name!r} has no file")
                 found[index] = (file.path, "vocab")
                 continue
             found[index] = (self._write_table(index, np.concatenate(reached_by), scales), "table")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from graph_opt.item import StoreFile
+from graph_opt.prove.pools import CannotProbe
 from graph_opt.prove.steps import Vocabulary
 from tfctr.core import library
 
@@ -23,7 +24,7 @@ class Vocabularies(Mapping[int, Vocabulary]):
     def __getitem__(self, index: int) -> Vocabulary:
         if index not in self._opened:
             if not 0 <= index < len(self._files) or self._files[index].kind != "vocab":
-                raise ValueError(f"store file {index} is no vocabulary")
+                raise CannotProbe(f"store file {index} is no vocabulary")
             self._opened[index] = _open(self._files[index])
         return self._opened[index]
 

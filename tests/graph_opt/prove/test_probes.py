@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graph_opt.lookup_spec import Step
-from graph_opt.prove.pools import make_pool
+from graph_opt.prove.pools import CannotProbe, make_pool
 from graph_opt.prove.probes import Source, make_probes
 from graph_opt.prove.steps import Vocabulary
 from tests.graph_opt.prove.specs import dense, spec
@@ -79,7 +79,7 @@ def test_bucketize_stands_around_the_boundaries():
 
 
 def test_ids_that_reach_nothing_are_refused():
-    with pytest.raises(ValueError, match="reaches a row"):
+    with pytest.raises(CannotProbe, match="reaches a row"):
         pool(spec(steps=(Step("add", ("1000",)), Step("mod", ("1",)), Step("add", ("100",)))))
 
 

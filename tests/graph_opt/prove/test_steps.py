@@ -13,7 +13,7 @@ INT64 = st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=20
 
 
 def run(steps, raw):
-    return run_steps([Step(kind, args) for kind, *args in ((s[0], *([s[1:]] if s[1:] else [()])) for s in steps)], raw, {})
+    return run_steps([Step(kind, tuple(args)) for kind, *args in steps], raw, {})
 
 
 @settings(deadline=None, max_examples=30)
