@@ -8,12 +8,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graph_opt.convert import ConvertReport, analyse, convert
+    from graph_opt.conversion import ConvertReport, analyse, convert
     from graph_opt.options import ConvertOptions
 
 __all__ = ["ConvertOptions", "ConvertReport", "analyse", "convert"]
 
-_LAZY = {"ConvertOptions": "options", "ConvertReport": "convert", "analyse": "convert", "convert": "convert"}
+_LAZY = {"ConvertOptions": "options", "ConvertReport": "conversion", "analyse": "conversion", "convert": "conversion"}
 
 
 def __getattr__(name: str) -> Any:

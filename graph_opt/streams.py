@@ -14,6 +14,10 @@ from graph_opt.resources import ROW_READERS
 from graph_opt.view import GraphView, canonical, node_of, port_of
 
 _PASSING = frozenset(("Identity", "Cast", "GatherV2", "GatherNd", "Reshape", "Snapshot", "StopGradient", "EnsureShape", "Unique", "UniqueV2"))
+_VALUE_BY_VALUE = frozenset(
+    ("TfctrVocabFind", "LookupTableFindV2", "AsString", "AddV2", "Add", "Sub", "Mul", "FloorMod", "FloorDiv", "Select", "SelectV2",
+     "Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "Maximum", "Minimum")
+)  # fmt: skip
 # op -> input numbers of (indices, values, dense_shape); None = it takes none.
 _SPARSE_OPS: Mapping[str, tuple[int, int | None, int | None]] = {
     "SparseFillEmptyRows": (0, 1, 2),
@@ -115,22 +119,29 @@ class Streams:
             entry["dense_shape"] = shape
 
     def _feed(self, tensor: str) -> str | None:
-        """The feed that ``tensor`` is a selection, cast or reshape of, None where it is something else."""
-        tensor = canonical(tensor)
-        for _ in range(64):
-            if tensor in self.feeds:
-                return tensor
+        """The one feed that ``tensor`` is computed from value by value (selected, cast, looked up, hashed), None otherwise."""
+        found: set[str] = set()
+        pending, seen = [canonical(tensor)], set()
+        while pending:
+            tensor = pending.pop()
+            if tensor in seen:
+                continue
+            seen.add(tensor)
             node = self.view.producer(tensor)
-            if node.op in ("SparseFillEmptyRows", "SparseReshape", "SparseReorder"):
-                port = port_of(tensor)
-                if port > 1:
+            inputs = self.view.inputs(node)
+            if tensor in self.feeds:
+                found.add(tensor)
+            elif node.op in ("SparseFillEmptyRows", "SparseReshape", "SparseReorder"):
+                if port_of(tensor) > 1:
                     return None
-                tensor = canonical(node.input[port])
-            elif node.op in _PASSING and node.input:
-                tensor = canonical(node.input[0])
-            else:
+                pending.append(inputs[port_of(tensor)])
+            elif node.op in _PASSING:
+                pending.append(inputs[0])
+            elif node.op in _VALUE_BY_VALUE or node.op.startswith("StringToHashBucket"):
+                pending += inputs
+            elif inputs:
                 return None
-        return None
+        return found.pop() if len(found) == 1 else None
 
 
 def unused(view: GraphView, feeds: Iterable[str]) -> list[str]:

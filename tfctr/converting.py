@@ -13,7 +13,7 @@ from tfctr.bundle.report_page import render_report
 from tfctr.data import read_inputs
 
 if TYPE_CHECKING:
-    from graph_opt.convert import ConvertReport, Progress
+    from graph_opt.conversion import ConvertReport, Progress
 
 
 def convert(
@@ -23,7 +23,7 @@ def convert(
     progress: Progress | None = None,
     **fields: Any,
 ) -> ConvertReport:
-    """Converts a SavedModel into a bundle; see ``graph_opt.convert.convert`` for arguments and errors.
+    """Converts a SavedModel into a bundle; see ``graph_opt.conversion.convert`` for arguments and errors.
 
     ``samples_path`` may be .npz or .jsonl. ``report_path`` gets the HTML report, after the bundle is in place.
     """

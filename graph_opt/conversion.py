@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import math
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -17,12 +18,16 @@ from graph_opt.describe import boundary, describe
 from graph_opt.finish import finish, write_state
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
+from graph_opt.lookup_spec import LookupSpec
 from graph_opt.parity import OutputParity
+from graph_opt.passes.fuse_lookups import spec_details
 from graph_opt.passes.prune_training import prune
+from graph_opt.recognise import find_lookups
 from graph_opt.recheck import compare_items
 from graph_opt.report import PassReport
 from graph_opt.saved_model import SavedModelSource, inline, load
-from graph_opt.store_files import Checkpoint
+from graph_opt.store_files import Checkpoint, item_size
+from graph_opt.view import GraphView
 from tfctr.bundle import naming
 from tfctr.bundle.writer import BundleWriter, check_target
 from tfctr.core import library
@@ -110,7 +115,8 @@ class _Conversion:
 
     def _describe(self, reference: GraphItem, item: GraphItem, reports: Sequence[PassReport]) -> dict[str, Any]:
         lookups = [entry for r in reports for entry in r.details.get("lookups", ())]
-        specs = [spec for group in item.groups for spec, _ in group.lookups]
+        fused = any(r.name == "fuse_lookups" and r.status == "ok" for r in reports)
+        specs = [spec for group in item.groups for spec, _ in group.lookups] if fused else recognised(reference)[1]
         described = describe(reference, lookups, specs, final=item)
         for name in item.optimise:
             described[name]["packed"] = item.packed.get(name)
@@ -164,36 +170,13 @@ def analyse(path: str | Path, tags: Sequence[str] | None = None) -> dict[str, An
     """What a plain SavedModel holds: ``path``, ``source``, ``tags``, ``signatures`` and ``store`` as in a manifest; nothing is
     proven or written, and no table is read. Lookups have the status "found" (recognised) or "left".
     """
-    from graph_opt.passes.fuse_lookups import spec_details
-    from graph_opt.recognise import find_lookups
-
     library.load()
     source = load(path, tags)
     item = inline(source)
     item.store_name = "tfctr/analysis"
-    options = ConvertOptions()
-    pipeline.run_passes(item, pipeline.REFERENCE_PASSES, options)
-    from graph_opt.view import GraphView
-
-    view = GraphView(item.graph_def)
-    tables = {node: item.files[index] for node, index in item.tables.items() if node in view}
-    candidates, refusals = find_lookups(view, item.fetches(), tables)
-    lookups = [
-        {
-            **spec_details(c.spec),
-            "status": "found",
-            "reason": "not converted",
-            "table_name": item.files[c.spec.table].name if 0 <= c.spec.table < len(item.files) else "",
-            "node": c.gather,
-            "output": c.output,
-        }
-        for c in candidates
-    ]
-    lookups += [
-        {"name": r.name or r.gather, "status": "left", "reason": r.reason, "table_name": r.table, "node": r.gather}
-        for r in refusals
-    ]
-    described = describe(item, lookups, [c.spec for c in candidates])
+    pipeline.run_passes(item, pipeline.REFERENCE_PASSES, ConvertOptions())
+    lookups, specs = recognised(item)
+    described = describe(item, lookups, specs)
     for info in described.values():
         info["boundary"] = boundary(item, info["lookups"])
     files = [
@@ -211,11 +194,30 @@ def analyse(path: str | Path, tags: Sequence[str] | None = None) -> dict[str, An
     }
 
 
+def recognised(item: GraphItem) -> tuple[list[dict[str, Any]], list[LookupSpec]]:
+    """Lookups of a reference graph as manifest entries (status "found" or "left") and as specs; nothing is proven."""
+    view = GraphView(item.graph_def)
+    tables = {node: item.files[index] for node, index in item.tables.items() if node in view}
+    candidates, refusals = find_lookups(view, item.fetches(), tables)
+    lookups: list[dict[str, Any]] = [
+        {
+            **spec_details(c.spec),
+            "status": "found",
+            "reason": "not converted",
+            "table_name": item.files[c.spec.table].name if 0 <= c.spec.table < len(item.files) else "",
+            "node": c.gather,
+            "output": c.output,
+        }
+        for c in candidates
+    ]
+    lookups += [
+        {"name": r.name or r.gather, "status": "left", "reason": r.reason, "table_name": r.table, "node": r.gather}
+        for r in refusals
+    ]
+    return lookups, [c.spec for c in candidates]
+
+
 def _size(file: Any) -> int:
-    import math
-
-    from graph_opt.store_files import item_size
-
     return math.prod(file.shape) * item_size(file.dtype) if file.kind == "table" else file.bytes
 
 
@@ -227,8 +229,6 @@ def _pruned(item: GraphItem) -> GraphItem:
 
 def _op_count(item: GraphItem) -> int:
     """Operations other than constants that the optimised signatures (their packed form, where there is one) run."""
-    from graph_opt.view import GraphView
-
     view = GraphView(item.graph_def)
     needed: set[str] = set()
     for name in item.optimise:
