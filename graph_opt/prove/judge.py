@@ -49,7 +49,7 @@ def _error_difference(probe: Probe, original: Result, fused: Result) -> str:
         if result.error and result.error not in _DATA_ERRORS:
             return f"the {side} does not run: {result.error}: {_short(result.message)}"
     if original.error and fused.value is not None and fused.value.size == 0 and probe.no_rows:
-        return ""  # some stock graphs can't run an empty batch (reshape of nothing to [-1, 0]); an empty result harms nobody
+        return ""  # some stock graphs can't run an empty batch; an empty result harms nobody
     if original.error and not fused.error:
         return f"the original raises ({_short(original.message)}), the fused lookup gives values"
     if fused.error and not original.error:

@@ -58,6 +58,7 @@ class Probe:
     feeds: Feeds
     rows: np.ndarray
     core: bool
+    no_rows: bool = False
 
 
 def make_probes(
@@ -71,9 +72,20 @@ def make_probes(
     pool = make_pool(spec, sources[spec.ids].dtype, vocabularies, rng)
     maker = {"dense": _dense, "sparse": _rows, "ragged": _rows, "segments": _rows}[spec.form]
     return [
-        Probe(label, feeds, _reached_rows(spec, feeds[spec.ids], vocabularies), core)
+        Probe(label, feeds, _reached_rows(spec, feeds[spec.ids], vocabularies), core, _has_no_rows(spec, feeds))
         for label, feeds, core in maker(spec, sources, pool, rng)
     ]
+
+
+def _has_no_rows(spec: LookupSpec, feeds: Feeds) -> bool:
+    """True for an empty batch."""
+    if spec.form == "dense":
+        return 0 in feeds[spec.ids].shape
+    if spec.form == "ragged" and spec.rows is not None:
+        return len(feeds[spec.rows]) == 1
+    if spec.shape is not None:
+        return int(np.prod(feeds[spec.shape].reshape(-1)[: max(1, feeds[spec.shape].size - 1)])) == 0
+    return feeds[spec.ids].size == 0
 
 
 def _reached_rows(spec: LookupSpec, ids: np.ndarray, vocabularies: Mapping[int, Vocabulary]) -> np.ndarray:
