@@ -256,6 +256,10 @@ Status FusedLookup::CountRows(const Feature& f, Call* call, BoundFeature* b) con
                   ", not with " + std::to_string(IndexAt(b->rows, 0)) + " and " +
                   std::to_string(IndexAt(b->rows, b->row_count)));
     }
+    if (spec.empty == EmptyRule::kShort) {
+      if (spec.prunes()) return fail("a ragged feature that drops ids has no short output");
+      while (b->row_count > 0 && IndexAt(b->rows, b->row_count - 1) == b->values) --b->row_count;
+    }
     return Status::Ok();
   }
   if (spec.form == Form::kSparse) {

@@ -1,5 +1,5 @@
-// Keyed 64-bit string hash of StringToHashBucketStrong: SipHash-2-4 whose last packet carries the trailing bytes in
-// highwayhash's order (whole 4-byte words first; up to three odd bytes and the length share the upper word).
+// Keyed 64-bit string hash of StringToHashBucketStrong: SipHash-2-4 (little-endian; the last packet holds the trailing
+// bytes and, in its top byte, the length).
 // Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF".
 #ifndef TFCTR_CORE_LOOKUP_SIP_HASH_H_
 #define TFCTR_CORE_LOOKUP_SIP_HASH_H_
@@ -36,17 +36,8 @@ class SipHash {
 
   static uint64_t LastPacket(const char* bytes, size_t left, size_t size) {
     uint64_t packet = 0;
-    const size_t odd = left % 4;
-    if (left >= 4) std::memcpy(&packet, bytes, 4);
-    uint32_t high = static_cast<uint32_t>(size) << 24;
-    if (odd != 0) {
-      // Sign extension of each byte is part of the function.
-      const signed char* tail = reinterpret_cast<const signed char*>(bytes + left - odd);
-      high += static_cast<uint32_t>(tail[0]);
-      high += static_cast<uint32_t>(tail[odd / 2]) << 8;
-      high += static_cast<uint32_t>(tail[odd - 1]) << 16;
-    }
-    return (packet & 0xffffffffull) | (static_cast<uint64_t>(high) << 32);
+    std::memcpy(&packet, bytes, left);  // at most 7 bytes; the length has the last one
+    return packet | (static_cast<uint64_t>(size) << 56);
   }
 
   void Update(uint64_t packet) {
