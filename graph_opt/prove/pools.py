@@ -122,9 +122,9 @@ def _invert(
     values = wanted
     for step in reversed(steps):
         numbers = [v for v in values if isinstance(v, int)]
-        values = values + _before(step, numbers, vocabularies, rng) if step.kind.startswith("select") else _before(
-            step, numbers, vocabularies, rng
-        )  # fmt: skip
+        raw = [v for v in values if not isinstance(v, int)]  # texts and floats: no earlier step changes these
+        kept = numbers if step.kind.startswith("select") else []
+        values = [*raw, *kept, *_before(step, numbers, vocabularies, rng)]
     if np.issubdtype(dtype, np.floating) and not any(s.kind == "bucketize" for s in steps):
         values = values + [v + 0.5 for v in values if isinstance(v, int)] + [-0.5, -0.0]
     return values

@@ -22,7 +22,7 @@ from tfctr.core.library import native
 
 
 def row_values(rows: np.ndarray, width: int, dtype: str, seed: int, scale: float = 1.0) -> np.ndarray:
-    """Values [len(rows), width] of ``dtype`` for int64 row numbers: signs and sizes at random, |value| < 2 * scale.
+    """Values [len(rows), width] of ``dtype`` for int64 row numbers: signs and sizes at random, |value| <= 2 * scale.
 
     Every row has its own power of two, so that row norms lie on both sides of a max_norm when ``scale`` is chosen for
     it.

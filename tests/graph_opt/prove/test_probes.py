@@ -166,3 +166,10 @@ def test_probes_are_well_formed(form, dtype, rows, weighted, pruned):
             assert probe.feeds["indices:0"][-1] == len(ids)
         else:
             assert len(probe.feeds["indices:0"]) == len(ids)
+
+
+def test_steps_before_a_vocabulary_keep_its_keys():
+    steps = (Step("prune_equal", ("",)), Step("vocab", ("0", "-1")), Step("prune_negative"))
+    made = pool(dense(combiner="mean", steps=steps), TEXT, {0: Vocabulary.of({b"a": 0, b"b": 1})})
+    assert {b"a", b"b", b""} <= set(made.good[0].tolist())
+    assert b"" in made.dropped[0].tolist()
