@@ -111,11 +111,11 @@ class RequestReader {
     if (entry.part < 0) return true;
     if (entry.feature < 0 || py::isinstance<py::array>(value)) return false;
     if (PyList_CheckExact(value.ptr()) || PyTuple_CheckExact(value.ptr())) {
-      if (PySequence_Size(value.ptr()) == 0) return false;
-      const py::object first = py::reinterpret_steal<py::object>(PySequence_GetItem(value.ptr(), 0));
-      if (!IsNesting(first) &&
-          !(py::isinstance<py::array>(first) && py::reinterpret_borrow<py::array>(first).ndim() > 0)) {
-        return false;
+      if (PySequence_Size(value.ptr()) > 0) {
+        const py::object first = py::reinterpret_steal<py::object>(PySequence_GetItem(value.ptr(), 0));
+        const bool rows = IsNesting(first) ||
+                          (py::isinstance<py::array>(first) && py::reinterpret_borrow<py::array>(first).ndim() > 0);
+        if (!rows) return false;
       }
       for (const int part : plan_.features[static_cast<size_t>(entry.feature)].parts) {
         if (part != entry.part && request.contains(plan_.parts[static_cast<size_t>(part)].name)) return false;

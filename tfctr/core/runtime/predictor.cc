@@ -10,13 +10,21 @@ namespace tfctr {
 
 namespace py = pybind11;
 
-namespace {
-
-[[noreturn]] void Raise(const char* error_class, const std::string& message) {
+void RaiseError(const char* error_class, const std::string& message) {
   const py::object type = py::module_::import("tfctr.errors").attr(error_class);
   PyErr_SetObject(type.ptr(), py::str(message).ptr());
   throw py::error_already_set();
 }
+
+PackedRequest PackOrRaise(const SignaturePlan& plan, const py::dict& request) {
+  try {
+    return Pack(plan, request);
+  } catch (const BadRequest& error) {
+    RaiseError("InputError", error.what());
+  }
+}
+
+namespace {
 
 // TensorFlow's message without the trail of graph nodes below it.
 std::string FirstLines(const absl::Status& status) {
@@ -62,7 +70,7 @@ std::unique_ptr<Program> Predictor::MakeProgram(bool trace) const {
     const py::gil_scoped_release released;
     program = Program::Make(model_, feeds, fetches, trace);
   }
-  if (!program.ok()) Raise("InternalError", plan_.context + ": " + FirstLines(program.status()));
+  if (!program.ok()) RaiseError("InternalError", plan_.context + ": " + FirstLines(program.status()));
   return *std::move(program);
 }
 
@@ -79,24 +87,16 @@ std::vector<tensorflow::Tensor> Predictor::Feeds(const PackedRequest& request) c
   for (size_t i = 0; status.ok() && i < inputs.size(); ++i) {
     status = PackedSlice(inputs[i], plan_.layout[i], request.arena, request.strings, &feeds[i]);
   }
-  if (!status.ok()) Raise("InternalError", plan_.context + ": " + std::string(status.message()));
+  if (!status.ok()) RaiseError("InternalError", plan_.context + ": " + std::string(status.message()));
   return feeds;
-}
-
-PackedRequest Predictor::PackRequest(const py::dict& request) const {
-  try {
-    return Pack(plan_, request);
-  } catch (const BadRequest& error) {
-    Raise("InputError", error.what());
-  }
 }
 
 void Predictor::FailRun(const absl::Status& status, const PackedRequest& request) const {
   std::string message = plan_.context + ": " + FirstLines(status);
-  if (!IsAboutInput(status)) Raise("TfctrError", message + " (" + absl::StatusCodeToString(status.code()) + ")");
+  if (!IsAboutInput(status)) RaiseError("TfctrError", message + " (" + absl::StatusCodeToString(status.code()) + ")");
   const std::string rows = DescribeRows(plan_, request);
   if (!rows.empty()) message += "; " + rows;
-  Raise("InputError", message);
+  RaiseError("InputError", message);
 }
 
 py::dict Predictor::Run(const Program& program, const PackedRequest& request, tensorflow::RunMetadata* metadata) const {

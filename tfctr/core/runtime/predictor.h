@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "pybind11/pybind11.h"
@@ -15,6 +16,12 @@
 #include "tfctr/core/runtime/signature_plan.h"
 
 namespace tfctr {
+
+// Raises the class `error_class` of tfctr.errors.
+[[noreturn]] void RaiseError(const char* error_class, const std::string& message);
+
+// As Pack; what does not fit is raised as tfctr.errors.InputError.
+PackedRequest PackOrRaise(const SignaturePlan& plan, const pybind11::dict& request);
 
 class Predictor {
  public:
@@ -27,7 +34,7 @@ class Predictor {
   // The same, with op times: (outputs, serialised RunMetadata).
   pybind11::tuple PredictTraced(const pybind11::dict& request);
 
-  PackedRequest PackRequest(const pybind11::dict& request) const;
+  PackedRequest PackRequest(const pybind11::dict& request) const { return PackOrRaise(plan_, request); }
   pybind11::dict RunPacked(const PackedRequest& request);
 
  private:

@@ -79,6 +79,11 @@ void BindRuntime(py::module_& module) {
           "strings", [](const PackedRequest& self) { return Copy(self.strings, py::dtype("O")); },
           "Copy of the strings, object [s] of bytes.");
 
+  py::class_<SignaturePlan>(module, "Packer", "Packs the requests of one signature, without a model.")
+      .def(py::init<const py::dict&>(), py::arg("description"))
+      .def("pack", &PackOrRaise, py::arg("request"),
+           "dict of inputs -> PackedRequest. Raises tfctr.errors.InputError.");
+
   py::class_<Predictor>(module, "Predictor", "One signature of a Model; thread-safe.")
       .def(py::init([](const ModelHandle& handle, const py::dict& description) {
              return std::make_unique<Predictor>(handle.model, description);
