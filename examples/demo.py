@@ -1,8 +1,8 @@
 """The main job on a model trained on the spot: train, convert, compare, measure.  python -m examples.demo [--data DIR]
 
 A Wide & Deep is trained with Keras on generated clicks (or on MovieLens-100k with ``--data``), saved as a SavedModel
-and converted into a bundle. Both are run on the test set, outputs and AUC are compared, and whole predict calls are timed
-in turn: stock TensorFlow's signature function against ``tfctr.ServingSession``.
+and converted into a bundle. Both are run on the test set, outputs and AUC are compared, and whole predict calls are
+timed in turn: stock TensorFlow's signature function against ``tfctr.ServingSession``.
 """
 
 from __future__ import annotations
@@ -55,6 +55,16 @@ class Narrator:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the demo; returns the exit code (0 ok, 2 bad input, 3 outputs differ, 1 anything else)."""
+    try:
+        run(parse(argv), rich.console.Console())
+    except TfctrError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -64,19 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", metavar="DIR", default="demo_out", help="where model, bundle and report go (%(default)s)"
     )
-    parser.add_argument("--rows", type=int, default=60_000, help="generated impressions (%(default)s)")
+    parser.add_argument("--rows", type=int, default=60_000, help="generated impressions, at least 1000 (%(default)s)")
     parser.add_argument(
         "--epochs", type=int, default=None, help="passes over the training rows (default: 4, MovieLens 3)"
     )
     parser.add_argument("--rounds", type=int, default=150, help="timed calls of each contestant (%(default)s)")
     args = parser.parse_args(argv)
-    console = rich.console.Console()
-    try:
-        run(args, console)
-    except TfctrError as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    if args.rows < 1000 or args.rounds < 1 or (args.epochs is not None and args.epochs < 1):
+        parser.error("--rows must be at least 1000, --epochs and --rounds at least 1")
+    return args
 
 
 def run(args: argparse.Namespace, console: rich.console.Console) -> dict[str, Any]:

@@ -192,19 +192,23 @@ def _histories(data: Ratings, genre_ids: dict[int, list[int]]) -> Columns:
     items_of: dict[tuple[int, bool], collections.deque[int]] = collections.defaultdict(
         lambda: collections.deque(maxlen=HISTORY)
     )
-    genres_of: dict[tuple[int, bool], collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    genres_of: dict[tuple[int, bool], dict[int, int]] = collections.defaultdict(dict)
+    profiles: dict[tuple[int, bool], dict[int, float]] = {}  # the share of each of the six commonest genres
     seen: collections.Counter[tuple[str, int]] = collections.Counter()
     liked = (data.rating >= LIKED).tolist()
     for row, (user, item) in enumerate(zip(data.user.tolist(), data.item.tolist(), strict=True)):
         for which in (True, False):
             past = items_of[user, which]
             recent[which][row, : len(past)] = list(past)[::-1]  # the newest first
-            top = genres_of[user, which].most_common(6)
-            total = sum(count for _, count in top)
-            genres[which].append({genre: count / total for genre, count in top})
+            genres[which].append(profiles.get((user, which), {}))
         counts[:, row] = seen["user", user], seen["item", item]
         items_of[user, liked[row]].append(item)
-        genres_of[user, liked[row]].update(genre_ids[item])
+        taste = genres_of[user, liked[row]]
+        for genre in genre_ids[item]:
+            taste[genre] = taste.get(genre, 0) + 1
+        top = sorted(taste.items(), key=lambda pair: -pair[1])[:6]
+        total = sum(count for _, count in top)
+        profiles[user, liked[row]] = {genre: count / total for genre, count in top}
         seen["user", user] += 1
         seen["item", item] += 1
     bags = {k: Bag.of([list(g) for g in v], np.int64, [list(g.values()) for g in v]) for k, v in genres.items()}

@@ -1,0 +1,44 @@
+"""``make demo``, short: on generated clicks, and on MovieLens-100k where it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tfctr
+from examples import demo
+
+
+def test_demo_on_generated_clicks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    arguments = ["--rows", "4000", "--epochs", "1", "--rounds", "5", "--out", str(out)]
+    assert demo.main(arguments) == 0
+    said = capsys.readouterr().out
+    for part in ("Lookups", "fused", "faster", "AUC on the test set", str(out / "bundle"), str(out / "report.html")):
+        assert part in said
+    assert (out / "model" / "saved_model.pb").is_file()
+    assert (out / "report.html").stat().st_size > 1000
+    with tfctr.ServingSession(out / "bundle") as session:
+        assert {"user_id", "user_tags", "clicked_items"} <= {f.name for f in session.features} | set(session.inputs)
+
+
+def test_demo_on_movielens(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shared_data / "ml-100k"
+    if not folder.is_dir():
+        pytest.skip("no ../shared/data/ml-100k here")
+    arguments = ["--data", str(folder), "--epochs", "1", "--rounds", "5", "--out", str(tmp_path / "out")]
+    parsed = demo.parse(arguments)
+    figures = demo.run(parsed, demo.rich.console.Console())
+    assert figures["auc_tfctr"] == pytest.approx(figures["auc_stock"], abs=1e-4)
+    assert figures["auc_stock"] > 0.6
+    assert all(entry["status"] == "fused" for entry in figures["lookups"])
+    assert np.isfinite([t["ratio"]["median"] for t in figures["timings"].values()]).all()
+
+
+def test_bad_folder_ends_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--data", str(tmp_path / "none"), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr()
+    assert said.err.splitlines() == [f"demo: {tmp_path / 'none'} is not a folder"]
+    assert not (tmp_path / "out").exists()
