@@ -1,7 +1,7 @@
 """The walk: one pass over the graph in topological order that gives every tensor a :class:`~values.Value`.
 
-A handler per op type (``handlers/``) turns the values of a node's inputs into the values of its outputs. Handlers never search
-the graph for neighbours and never fail: what they do not know is :class:`~values.Opaque`.
+A handler per op type (``handlers/``) turns the values of a node's inputs into the values of its outputs. Handlers never
+search the graph for neighbours and never fail: what they do not know is :class:`~values.Opaque`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from graph_opt.lookup_spec import Step
 from graph_opt.recognise.facts import PASS_THROUGH, Facts
 from graph_opt.recognise.values import Coords, Cut, Found, Opaque, PerValue, TableRef, Token, Value
 from graph_opt.view import GraphView, canonical
 
-NodeDef = node_def_pb2.NodeDef
 Handler = Callable[["Walk", NodeDef, list[Value]], "Value | list[Value | None] | None"]
 _HANDLERS: dict[str, list[Handler]] = {}
 

@@ -1,6 +1,8 @@
-"""Static facts about the tensors of a graph: shapes, dtypes, constants, and what a small integer tensor is computed from.
+"""Static facts about the tensors of a graph: shapes, dtypes, constants, and what a small integer tensor is computed
+from.
 
-Shapes come from TensorFlow's own shape inference (the GraphDef is imported once into a scratch graph, nothing runs); constants
+Shapes come from TensorFlow's own shape inference (the GraphDef is imported once into a scratch graph, nothing runs);
+constants
 from ``tf.get_static_value``, which folds shape arithmetic as far as shapes are known.
 """
 
@@ -22,31 +24,29 @@ PASS_THROUGH = frozenset(
 _SHAPE_READERS = frozenset({"Shape", "Size", "Rank", "ShapeN"})
 _FOLDABLE_BYTES = 1 << 20
 
-# Ops through which row numbers are computed from row_splits or shapes. A cone of these is never looked into: only what goes in counts.
-_ARITHMETIC = frozenset(
-    {
-        "Add", "AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Mod", "Maximum", "Minimum", "Neg", "Abs", "Square",
-        "Range", "Tile", "Pack", "Unpack", "ConcatV2", "StridedSlice", "Slice", "Reshape", "ExpandDims", "Squeeze", "Cast",
-        "BroadcastTo", "BroadcastArgs", "Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual", "LogicalAnd",
-        "LogicalOr", "LogicalNot", "Where", "GatherV2", "GatherNd", "Prod", "Max", "Min", "Sum", "All", "Any", "Cumsum",
-        "Fill", "Select", "SelectV2", "Transpose", "ZerosLike", "OnesLike", "Split", "SplitV", "ScatterNd", "ReverseV2",
-        "SparseReshape", "RaggedRange", "Bincount", "DenseBincount",
-    }
-)  # fmt: skip
-
 _ELEMENTWISE = frozenset(
     {
-        "Add", "AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Mod", "Maximum", "Minimum", "Neg", "Abs", "Square", "Cast",
-        "Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual", "LogicalAnd", "LogicalOr", "LogicalNot",
-        "Select", "SelectV2", "ZerosLike", "OnesLike",
+        "Add", "AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Mod", "Maximum", "Minimum", "Neg", "Abs", "Square",
+        "Cast", "Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual", "LogicalAnd", "LogicalOr",
+        "LogicalNot", "Select", "SelectV2", "ZerosLike", "OnesLike",
+    }
+)  # fmt: skip
+# Ops through which row numbers are computed from row_splits or shapes. A cone of these is never looked into: only what
+# goes in counts.
+_ARITHMETIC = _ELEMENTWISE | frozenset(
+    {
+        "Range", "Tile", "Pack", "Unpack", "ConcatV2", "StridedSlice", "Slice", "Reshape", "ExpandDims", "Squeeze",
+        "BroadcastTo", "BroadcastArgs", "Where", "GatherV2", "GatherNd", "Prod", "Max", "Min", "Sum", "All", "Any",
+        "Cumsum", "Fill", "Transpose", "Split", "SplitV", "ScatterNd", "ReverseV2", "SparseReshape", "RaggedRange",
+        "Bincount", "DenseBincount",
     }
 )  # fmt: skip
 
 # Stateful by registration, because they own or read a resource; running them changes nothing.
 _HARMLESS = frozenset(
     {
-        "Placeholder", "VarHandleOp", "VariableV2", "ReadVariableOp", "ResourceGather", "HashTableV2", "LookupTableFindV2",
-        "LookupTableSizeV2", "TfctrStore", "TfctrTable", "TfctrVocabFind", "TfctrFusedLookup",
+        "Placeholder", "VarHandleOp", "VariableV2", "ReadVariableOp", "ResourceGather", "HashTableV2",
+        "LookupTableFindV2", "LookupTableSizeV2", "TfctrStore", "TfctrTable", "TfctrVocabFind", "TfctrFusedLookup",
     }
 )  # fmt: skip
 

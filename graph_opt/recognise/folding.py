@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tensorflow.core.framework import node_def_pb2
@@ -20,8 +20,10 @@ _BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "Add": np.add, "AddV2": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorDiv": np.floor_divide,
     "FloorMod": np.mod, "Maximum": np.maximum, "Minimum": np.minimum,
 }  # fmt: skip
-_REDUCTIONS = {"Prod": np.prod, "Sum": np.sum, "Max": np.max, "Min": np.min}
-_MOVES = frozenset({"Reshape", "Squeeze", "ExpandDims", "Pack", "ConcatV2", "StridedSlice", "Slice", "GatherV2", "Fill"})
+_REDUCTIONS: dict[str, Callable[..., Any]] = {"Prod": np.prod, "Sum": np.sum, "Max": np.max, "Min": np.min}
+_MOVES = frozenset(
+    {"Reshape", "Squeeze", "ExpandDims", "Pack", "ConcatV2", "StridedSlice", "Slice", "GatherV2", "Fill"}
+)
 _FOLDED = frozenset(_BINARY) | frozenset(_REDUCTIONS) | _MOVES | {"Cast"}
 
 

@@ -19,7 +19,7 @@ _SEGMENTS = ("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN")
 
 
 def other_readers(walk: Walk, scope: Scope, tables: Mapping[str, Any]) -> list[Refusal]:
-    """Refusals for table readers that the walk did not take as lookups; whole reads only of tables that are also looked up in."""
+    """Refusals for readers that the walk did not take as lookups; whole reads only of tables also looked up in."""
     looked_up = {t for states in walk.found.values() for s in states for t in s.tables}
     gathers = {g for states in walk.found.values() for s in states for g in s.gathers}
     refusals = []
@@ -82,7 +82,9 @@ def _mutable_lookups(walk: Walk, scope: Scope) -> list[Refusal]:
             continue
         if found:
             reason = scope.why_not(node.name) or reasons.MUTABLE_TABLE
-            refusals.append(Refusal(gather=node.name, reason=reason, nodes=(node.name,), name=node.name, table=source.name))
+            refusals.append(
+                Refusal(gather=node.name, reason=reason, nodes=(node.name,), name=node.name, table=source.name)
+            )
     return refusals
 
 

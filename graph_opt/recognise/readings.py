@@ -1,7 +1,8 @@
-"""From what was done to a table's rows (:class:`values.Found`) to specs: one reading per place where the lookup can start.
+"""From what was done to a table's rows (:class:`values.Found`) to specs: one reading per place where the lookup can
+start.
 
-The bolder reading comes first: it starts at the raw inputs and takes the id transforms in. Later ones start further down the
-chains of ids and row numbers, where graph tensors hold the values already transformed, filtered or filled.
+The bolder reading comes first: it starts at the raw inputs and takes the id transforms in. Later ones start further
+down the chains of ids and row numbers, where graph tensors hold the values already transformed, filtered or filled.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ def _readings_from(walk: Walk, found: Found, table: TableFacts, name: str, cut: 
     if mask is None:
         return
     plain = {
-        "name": name, "table": table.index, "table_rows": table.rows, "table_width": table.width, "table_dtype": table.dtype,
-        "ids": cut.tensor, "weights": weights, "steps": steps, "prune_weights": prune_weights, "max_norm": found.max_norm,
+        "name": name, "table": table.index, "table_rows": table.rows, "table_width": table.width,
+        "table_dtype": table.dtype, "ids": cut.tensor, "weights": weights, "steps": steps,
+        "prune_weights": prune_weights, "max_norm": found.max_norm,
         "combiner": found.combiner, "accumulation": found.accumulation, "denominator": found.denominator,
         "denominator_eps": found.eps, "empty": found.empty, **mask,
     }  # fmt: skip
@@ -68,7 +70,7 @@ def _readings_from(walk: Walk, found: Found, table: TableFacts, name: str, cut: 
 
 
 def _steps(found: Found, cut: Cut) -> tuple[tuple[Step, ...] | None, bool]:
-    """The steps after ``cut``, with the prunes in their places; whether values without a positive weight are dropped."""
+    """The steps after ``cut``, prunes in their places; whether values without a positive weight are dropped."""
     ids = found.ids
     assert isinstance(ids, PerValue)
     prunes: list[tuple[int, Step]] = []
@@ -203,7 +205,7 @@ def _dense_layouts(walk: Walk, found: Found, cut: Cut) -> Iterator[dict[str, obj
     if rank is None or out is None or found.ids.tokens[cut.tokens :]:
         return
     if found.pooled:
-        if rank >= 2 and len(out) == 2 and (rank == 2 or found.trace):
+        if rank == 2 and len(out) == 2:
             yield {"form": "dense"}
         return
     source = walk.shape(cut.tensor) or []

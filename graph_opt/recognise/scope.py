@@ -8,7 +8,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from graph_opt.recognise import reasons
 from graph_opt.recognise.facts import PASS_THROUGH, Facts, has_effect
-from graph_opt.view import GraphView, canonical, node_of
+from graph_opt.view import GraphView, canonical, node_of, port_of
 
 FUNCTIONAL_CONTROL_FLOW = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase", "For", "MapDefun", "SymbolicGradient",
@@ -109,14 +109,38 @@ class Scope:
             pending += [node_of(i) for i in node.input] if node is not None else []
         return False
 
-    def inputs_of(self, tensor: str) -> list[str]:
-        """The placeholders that ``tensor`` is computed from, in no order."""
-        found = []
-        for name in self._view.ancestors([tensor]):
-            node = self._view.node(name)
+    def origins(self, tensor: str) -> list[str]:
+        """Where ``tensor``'s elements come from: placeholders ("node:0") and keys of parsed Examples ("=key")."""
+        pending, seen, found = [tensor], set(), set()
+        while pending:
+            current = canonical(pending.pop())
+            if current in seen:
+                continue
+            seen.add(current)
+            node = self._view.get(current)
+            if node is None:
+                continue
             if node.op in _INPUTS:
-                found.append(f"{name}:0")
+                found.add(current)
+            elif node.op.startswith("ParseExample"):
+                found.add("=" + (self._example_key(node, port_of(current)) or node.name))
+            elif node.op != "Shape":
+                pending += self._view.inputs(node)
         return sorted(found)
+
+    def _example_key(self, node: node_def_pb2.NodeDef, port: int) -> str | None:
+        """The feature key of an output of ParseExample(V2)."""
+        inputs = self._view.inputs(node)
+        if node.op == "ParseExampleV2":
+            keys = [self._facts.const(t) for t in inputs[2:5]]
+            sparse, dense, ragged = ([] if k is None else k.reshape(-1).tolist() for k in keys)
+            names = [*sparse, *sparse, *sparse, *dense, *ragged, *ragged]
+        else:
+            count, dense_count = node.attr["Nsparse"].i, node.attr["Ndense"].i
+            arrays = [self._facts.const(t) for t in inputs[2 : 2 + count + dense_count]]
+            texts = [b"" if a is None else a.reshape(-1)[0] for a in arrays]
+            names = [*texts[:count], *texts[:count], *texts[:count], *texts[count:]]
+        return names[port].decode("utf-8", "replace") if port < len(names) else None
 
 
 def _is_ours(node: node_def_pb2.NodeDef) -> bool:

@@ -1,8 +1,8 @@
-"""Choosing, for every row gather, the furthest tensor down that the spec language still describes; or saying why not."""
+"""Choosing, for every row gather, the furthest tensor down that the spec language describes; or saying why not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from graph_opt.candidates import Candidate, Refusal
 from graph_opt.lookup_spec import LookupSpec
@@ -10,8 +10,8 @@ from graph_opt.recognise import reasons
 from graph_opt.recognise.engine import Walk
 from graph_opt.recognise.readings import TABLE_DTYPES, TableFacts, readings
 from graph_opt.recognise.scope import Scope
-from graph_opt.recognise.values import Found
-from graph_opt.view import canonical, node_of
+from graph_opt.recognise.values import Found, PerValue
+from graph_opt.view import node_of
 
 _MAX_ALTERNATIVES = 4
 
@@ -109,7 +109,8 @@ class Search:
 
     def _transforms_are_private(self, state: Found, spec: LookupSpec, cone: frozenset[str]) -> bool:
         """True when nothing else uses the ids on their way from the spec's source to the table."""
-        inside = [c.tensor for c in state.ids.cuts if node_of(c.tensor) in cone and c.steps > 0]  # type: ignore[union-attr]
+        cuts = state.ids.cuts if isinstance(state.ids, PerValue) else ()
+        inside = [c.tensor for c in cuts if node_of(c.tensor) in cone and c.steps > 0]
         return not self._scope.used_outside(inside, cone)
 
     def _table(self, state: Found) -> TableFacts | None:
@@ -136,18 +137,11 @@ class Search:
 
     def _name(self, state: Found) -> str:
         """The one input that the ids come from, else the gather node."""
-        base = getattr(state.ids, "base", None) or (state.ids.of.base if getattr(state.ids, "of", None) else None)
-        if base is None:
-            return state.gather
-        inputs = self._scope.inputs_of(base)
-        return self._names.get(inputs[0], plain_name(inputs[0])) if len(inputs) == 1 else state.gather
+        chain = state.ids if isinstance(state.ids, PerValue) else state.ids.of
+        origins = self._scope.origins(chain.base) if chain is not None else []
+        return self._names.get(origins[0], plain_name(origins[0])) if len(origins) == 1 else state.gather
 
 
 def plain_name(tensor: str) -> str:
-    """A signature input's name from its placeholder ("serving_default_user:0" -> "user")."""
-    return node_of(tensor).removeprefix("serving_default_")
-
-
-def input_names(signatures: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Graph tensor -> signature input name, from (name, tensor) pairs."""
-    return {canonical(tensor): name for name, tensor in signatures}
+    """A feature's name from its origin ("serving_default_user:0" -> "user", "=user" -> "user")."""
+    return tensor[1:] if tensor.startswith("=") else node_of(tensor).removeprefix("serving_default_")

@@ -1,12 +1,12 @@
 """The abstract domain: what the recogniser knows about a tensor of the reference graph.
 
-The walk (``engine.py``) gives every tensor one :class:`Value`. A value says what the tensor *means* for a lookup, never which ops
-made it. Whatever a handler does not understand becomes :class:`Opaque`, which later steps may take as a source of its own:
-so not understanding something makes a lookup start further down, it does not lose the lookup.
+The walk (``engine.py``) gives every tensor one :class:`Value`. A value says what the tensor *means* for a lookup, never
+which ops made it. Whatever a handler does not understand becomes :class:`Opaque`, which later steps may take as a
+source of its own: so not understanding something makes a lookup start further down, it does not lose the lookup.
 
-The values of a feature pass through a chain of *tokens* (values dropped, empty rows filled). Ids, weights and row numbers that
-belong together carry equal tokens, which is how the recogniser knows that they are still aligned. Tensor names and cut points do not
-take part in comparisons.
+The values of a feature pass through a chain of *tokens* (values dropped, empty rows filled). Ids, weights and row
+numbers that belong together carry equal tokens, which is how the recogniser knows that they are still aligned. Tensor
+names and cut points do not take part in comparisons.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Keep:
 
 @dataclasses.dataclass(frozen=True)
 class Fill:
-    """Token: rows without values got one value, ``default`` (SparseFillEmptyRows, RaggedFillEmptyRows); rows are sorted."""
+    """Token: rows without values got one value, ``default``, and rows were sorted (Sparse-, RaggedFillEmptyRows)."""
 
     default: Any = dataclasses.field(default=None, compare=False)
 
@@ -94,7 +94,7 @@ class TableRef(Value):
 
 @dataclasses.dataclass(frozen=True)
 class PerValue(Value):
-    """One element per value of a feature (ids, raw strings, weights), in the order of ``base``'s elements; any shape."""
+    """One element per value of a feature (ids, strings, weights), in the order of ``base``'s elements; any shape."""
 
     base: str
     steps: tuple[Step, ...] = ()
@@ -105,7 +105,7 @@ class PerValue(Value):
 
 @dataclasses.dataclass(frozen=True)
 class Rowing:
-    """How values are assigned to rows: sparse (indices [N, r]), dense (position in the tensor), ragged (row_splits), segments."""
+    """How values are assigned to rows: sparse (indices [N, r]), dense (by position), ragged (row_splits), segments."""
 
     form: str
     tensor: str
@@ -113,7 +113,7 @@ class Rowing:
 
 @dataclasses.dataclass(frozen=True)
 class Coords(Value):
-    """Row numbers of values: the index matrix [N, r] (``column`` None) or its first column / the segment ids [N] (0)."""
+    """Row numbers of values: the index matrix [N, r] (``column`` None), or its first column or segment ids [N] (0)."""
 
     rowing: Rowing
     tokens: tuple[Token, ...] = ()
@@ -172,7 +172,7 @@ class UniqueIndex(Value):
 
 @dataclasses.dataclass(frozen=True)
 class Split(Value):
-    """Output ``index`` of a DynamicPartition ``node`` in ``parts``: row numbers inside one table part, or positions (``of`` None)."""
+    """Output ``index`` of a DynamicPartition into ``parts``: row numbers inside a part, or positions (``of`` None)."""
 
     index: int
     parts: int

@@ -53,7 +53,7 @@ def arithmetic(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
 
 
 def _computed_offsets(walk: Walk, chain: PerValue, right: Value) -> Value | None:
-    """``values + size * position`` of bucketized columns, with the positions computed from the shape of the values alone."""
+    """``values + size * position`` of bucketized columns; the positions are computed from the values' shape alone."""
     if not isinstance(right, PerValue | Opaque) or walk.dtype(right) not in _INTEGERS:
         return None
     steps = right.steps if isinstance(right, PerValue) else ()
@@ -134,9 +134,17 @@ def _vocabulary_with_buckets(walk: Walk, test: Test, yes: Value, no: Value) -> V
     if not isinstance(looked_up, PerValue) or not isinstance(hashed, PerValue) or not looked_up.steps:
         return None
     *before, find = looked_up.steps
-    if find.kind != "vocab" or find.args[1] != str(cond.limit) or (cond.base, cond.steps) != (looked_up.base, looked_up.steps):
+    if (
+        find.kind != "vocab"
+        or find.args[1] != str(cond.limit)
+        or (cond.base, cond.steps) != (looked_up.base, looked_up.steps)
+    ):
         return None
-    if hashed.base != looked_up.base or hashed.steps[: len(before)] != tuple(before) or hashed.tokens != looked_up.tokens:
+    if (
+        hashed.base != looked_up.base
+        or hashed.steps[: len(before)] != tuple(before)
+        or hashed.tokens != looked_up.tokens
+    ):
         return None
     rest = [s for s in hashed.steps[len(before) :] if s.kind != "as_string"]
     offset = rest.pop().args[0] if rest and rest[-1].kind == "add" else "0"

@@ -104,7 +104,7 @@ def keep(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
 
 
 def _is_row_arithmetic(walk: Walk, data: Value, positions: Passing) -> bool:
-    """True inside ``repeat(range(rows), lengths)``: both what is taken and the test are computed from one integer vector."""
+    """True inside ``repeat(range(rows), lengths)``: data and test are both computed from one integer vector."""
     if any(c.kind not in ("given", "not_given") for c in positions.conds):
         return False
     tensors = [data.tensor, *(c.base for c in positions.conds)]

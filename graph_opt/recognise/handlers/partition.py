@@ -24,7 +24,7 @@ def partition(walk: Walk, node: NodeDef, inputs: list[Value]) -> list[Value | No
 
 
 def _dealt_ids(walk: Walk, assigned: str) -> PerValue | None:
-    """The chain of ids that part numbers are computed from: the longest common beginning of all chains in their cone."""
+    """The ids that part numbers are computed from: the longest common beginning of all chains in their cone."""
     pending, seen, chains = [assigned], set(), []
     while pending:
         tensor = walk.facts.root(pending.pop())
@@ -58,21 +58,19 @@ def _common_beginning(chains: list[tuple[Step, ...]]) -> tuple[Step, ...]:
 @handles("ParallelDynamicStitch", "DynamicStitch")
 def stitch(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     parts = node.attr["N"].i
-    positions, rows = inputs[:parts], inputs[parts:]
-    if not all(isinstance(p, Split) and p.of is None and p.index == k for k, p in enumerate(positions)):
+    positions = [p for p in inputs[:parts] if isinstance(p, Split) and p.of is None]
+    rows = [r for r in inputs[parts:] if isinstance(r, Found)]
+    splits = [r.ids for r in rows if isinstance(r.ids, Split)]
+    order = list(range(parts))
+    if [p.index for p in positions] != order or [s.index for s in splits] != order or len(rows) != parts:
         return None
-    if not all(isinstance(r, Found) and isinstance(r.ids, Split) and r.ids.index == k for k, r in enumerate(rows)):
-        return None
-    first = rows[0]
-    assert isinstance(first, Found)
-    assert isinstance(first.ids, Split)
-    assert first.ids.of is not None
-    assigned = {p.assigned for p in positions} | {r.ids.assigned for r in rows}
-    if len(assigned) != 1 or len({r.max_norm for r in rows}) != 1 or any(r.pooled for r in rows):
+    first, whole = rows[0], splits[0].of
+    assigned = {s.assigned for s in (*positions, *splits)}
+    if len(assigned) != 1 or whole is None or len({r.max_norm for r in rows}) != 1 or any(r.pooled for r in rows):
         return None
     trace = tuple(t for r in rows for t in r.trace)
     tables = tuple(t for r in rows for t in r.tables)
     gathers = tuple(g for r in rows for g in r.gathers)
     return dataclasses.replace(
-        first, tables=tables, gathers=gathers, ids=first.ids.of, strategy=first.ids.strategy, trace=trace
+        first, tables=tables, gathers=gathers, ids=whole, strategy=splits[0].strategy, trace=trace
     )

@@ -33,7 +33,8 @@ def sparse_segments(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | N
     tensor = walk.output(node)
     if isinstance(data, TableRef):
         chain = id_chain(walk, index)
-        found = chain and Found(tensor, node.name, (data.node,), chain, gathers=(node.name,), dtype=walk.dtype(tensor))
+        if chain is not None:
+            found = Found(tensor, node.name, (data.node,), chain, gathers=(node.name,), dtype=walk.dtype(tensor))
     elif isinstance(data, Found) and isinstance(index, UniqueIndex) and not data.pooled:
         found = of_all_values(walk, data, index)
     coords = as_row_numbers(walk, numbers)
@@ -135,8 +136,8 @@ def _one_per_value(walk: Walk, rows: Found, factor: Value) -> bool:
 def reduced(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     """Rows [..., T, D] reduced over T, and masks or weights [..., T] with them."""
     data, axis, keep = inputs[0], walk.scalar(inputs[1]), node.attr["keep_dims"].b
-    rank = walk.rank(data)
-    if rank is None or not isinstance(axis, int) or isinstance(axis, bool) or walk.const(inputs[1]).size != 1:  # type: ignore[union-attr]
+    rank, axes = walk.rank(data), walk.const(inputs[1])
+    if rank is None or axes is None or axes.size != 1 or not isinstance(axis, int):
         return None
     axis %= rank
     if isinstance(data, Found) and not data.pooled and axis == rank - 2 and rank >= 3:

@@ -24,7 +24,7 @@ def as_row_numbers(walk: Walk, value: Value) -> Coords | None:
 
 
 def _rowing(walk: Walk, tensor: str) -> Rowing:
-    """What segment ids are computed from: one row_splits vector, the shape of one tensor, or nothing simpler than themselves."""
+    """What segment ids are computed from: one row_splits vector, the shape of one tensor, or only themselves."""
     leaves = walk.facts.leaves(tensor)
     data = [leaf for leaf in leaves if not leaf.startswith("shape:")]
     if len(data) == 1 and data[0] != tensor and walk.rank(data[0]) == 1 and walk.dtype(data[0]) in ("int32", "int64"):

@@ -48,16 +48,16 @@ def _moved(walk: Walk, value: Value) -> Value | None:
 @handles("StridedSlice")
 def slices(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     """``x[:, newaxis]`` moves elements; ``indices[:, 0]`` takes the row number of every value."""
-    count = len(walk.const(inputs[1])) if walk.const(inputs[1]) is not None else 0
+    begins = walk.const(inputs[1])
+    count = 0 if begins is None else len(begins)
     new_axis, shrink = node.attr["new_axis_mask"].i, node.attr["shrink_axis_mask"].i
     full = node.attr["begin_mask"].i & node.attr["end_mask"].i | node.attr["ellipsis_mask"].i | new_axis
     strides = walk.scalar(inputs[3])
     if new_axis and not shrink and strides == 1 and full == (1 << count) - 1:
         return _moved(walk, inputs[0])
-    if count == 2 and not new_axis and shrink == 2 and full & 1 and strides == 1:
-        begin = walk.const(inputs[1])
-        if begin is not None and begin[1] == 0:
-            return row_column(walk, inputs[0])
+    column = count == 2 and not new_axis and shrink == 2 and full & 1 and strides == 1
+    if column and begins is not None and begins[1] == 0:
+        return row_column(walk, inputs[0])
     return None
 
 

@@ -55,7 +55,9 @@ class Model:
     def ragged(self, name: str = "f", dtype: tf.DType = tf.int64, splits: tf.DType = tf.int64) -> tf.RaggedTensor:
         """Inputs NAME_values, NAME_row_splits."""
         return tf.RaggedTensor.from_row_splits(
-            self.input(f"{name}_values", [None], dtype), self.input(f"{name}_row_splits", [None], splits), validate=False
+            self.input(f"{name}_values", [None], dtype),
+            self.input(f"{name}_row_splits", [None], splits),
+            validate=False,
         )
 
 

@@ -108,8 +108,8 @@ def test_ragged_plain(splits: tf.DType) -> None:
 def test_ragged_safe() -> None:
     spec = only_spec(lambda m: tf.nn.safe_embedding_lookup_sparse(m.table(), m.ragged(), None, combiner="mean"))
     assert differs_from_default(spec) == {
-        "form": "ragged", "ids": "f_values:0", "rows": "f_row_splits:0", "steps": ["prune_negative"], "combiner": "mean",
-        "empty": "zeros",
+        "form": "ragged", "ids": "f_values:0", "rows": "f_row_splits:0", "steps": ["prune_negative"],
+        "combiner": "mean", "empty": "zeros",
     }  # fmt: skip
 
 
