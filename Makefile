@@ -6,7 +6,7 @@ PYTEST := $(PY) -m pytest
 PYTEST_ARGS ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-long check check-native lint format bench clean
+.PHONY: help setup build demo test test-long check check-native lint bazel format bench clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -37,6 +37,9 @@ lint: build
 
 check-native: setup  ## The C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/check_native.sh
+
+bazel: setup  ## libtfctr_ops.so by Bazel (Debian's bazel-bootstrap; see docs/building.md)
+	@bazel build --jobs=2 --repo_env=TFCTR_PYTHON=$(abspath $(PY)) //:libtfctr_ops.so
 
 format: build  ## Reformat Python and C++
 	@$(PY) -m ruff check --fix-only --quiet .
