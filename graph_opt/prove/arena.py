@@ -27,11 +27,12 @@ _STORE = "store"
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One spec to be proven: its cone in the reference graph and what its sources are."""
+    """One spec to be proven: its cone in the reference graph (of these ops) and what its sources are."""
 
     spec: LookupSpec
     cone: Cone
     sources: Mapping[str, Source]
+    ops: frozenset[str]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from graph_opt.lookup_spec import LookupSpec
@@ -10,11 +12,13 @@ from graph_opt.lookup_spec import LookupSpec
 TOLERANCES = {"float32": (1e-6, 1e-5), "float64": (1e-12, 1e-11), "float16": (2e-3, 4e-3), "bfloat16": (2e-2, 2e-2)}
 
 
-def must_be_bit_equal(spec: LookupSpec) -> bool:
-    """True where only gathers and SparseSegment reductions are involved."""
+def must_be_bit_equal(spec: LookupSpec, ops: Collection[str]) -> bool:
+    """True where only gathers and SparseSegment reductions are involved. ``ops``: op types of the original subgraph."""
     if spec.max_norm is not None:
         return False
-    return spec.combiner == "none" or (spec.accumulation == "segment" and spec.weights is None)
+    if spec.combiner == "none" or (spec.accumulation == "segment" and spec.weights is None):
+        return True
+    return any(op.startswith("SparseSegment") for op in ops)
 
 
 def difference(original: np.ndarray, fused: np.ndarray, dtype: str, exact: bool) -> str:

@@ -28,7 +28,7 @@ class Verdict:
 
 def judge(arena: Arena, number: int, entry: Entry, probes: Sequence[Probe]) -> Verdict:
     """Runs ``probes`` until one differs. A spec whose original never gives a value other than zero is not proven."""
-    exact = must_be_bit_equal(entry.spec)
+    exact = must_be_bit_equal(entry.spec, entry.ops)
     bit_equal, telling = True, False
     for count, probe in enumerate(probes, 1):
         original, fused = arena.original(number, probe.feeds), arena.fused(number, probe.feeds)

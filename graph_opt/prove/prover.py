@@ -106,7 +106,7 @@ class _Prover:
         except (ConeError, CannotProbe) as error:
             failures.append(str(error))
             return None
-        entry = Entry(spec, cone, sources)
+        entry = Entry(spec, cone, sources, frozenset(self._view.node(n).op for n in cone.nodes))
         return _Job(index, entry, probes, _class_key(self._view, entry))
 
     def _prove_chunk(

@@ -1,6 +1,7 @@
 """Proofs: what holds is proven, what does not is refused with the probe and the first difference."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -75,8 +76,6 @@ def test_every_wrong_field_is_refused(safe_mean, changes, reason):
     proof = prove(safe_mean, candidate(safe_mean, safe_spec(**changes), "a"))
     assert not proof.ok
     assert proof.spec is None
-    import re
-
     assert re.search(reason, proof.reason), proof.reason
 
 
@@ -176,12 +175,6 @@ def test_partitioned_tables(tmp_path, strategy):
     parts = [34, 33, 33]
 
     def build(tables):
-        found = tf.nn.embedding_lookup(
-            [tables[f"p{k}"] for k in range(3)], placeholder(tf.int64, [None], "ids"), partition_strategy=strategy
-        )
-        return {"rows": found}
-
-    def build_v1(tables):
         return {
             "rows": tf.compat.v1.nn.embedding_lookup(
                 [tables[f"p{k}"] for k in range(3)],
@@ -190,8 +183,7 @@ def test_partitioned_tables(tmp_path, strategy):
             )
         }
 
-    del build
-    item = graph_item(build_v1, tables={f"p{k}": table(n, seed=k) for k, n in enumerate(parts)}, work_dir=tmp_path)
+    item = graph_item(build, tables={f"p{k}": table(n, seed=k) for k, n in enumerate(parts)}, work_dir=tmp_path)
     nodes = tuple(item.tables)
     one = Candidate(
         spec=gather_spec(table=-1), output=output_of(item, "rows"), nodes=frozenset(), gather="gather",
