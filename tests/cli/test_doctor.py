@@ -1,6 +1,9 @@
 """`tfctr doctor`: finds what is there, names what is broken."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -50,27 +53,45 @@ def test_broken_op_library_ends_with_1(monkeypatch, capsys):
     assert "missing: here" in broken["note"]
 
 
+class NativeWith:
+    """Stands for the extension module on another CPU; the rule itself is tested in C++."""
+
+    def __init__(self, detected: str, used: str | None):
+        self.detected_isa = lambda: detected
+        self.used = used
+
+    def isa_name(self) -> str:
+        if self.used is None:
+            raise ValueError("TFCTR_ISA asks for avx512, but this CPU supports no more than avx2")
+        return self.used
+
+
 @pytest.mark.parametrize(
-    ("flags", "forced", "status", "value"),
+    ("native", "forced", "status", "value", "note"),
     [
-        ("fpu sse2", None, "ok", "baseline"),
-        ("fpu avx2 fma", None, "ok", "avx2"),
-        ("avx2 fma avx512f avx512bw avx512dq avx512vl", None, "ok", "avx512"),
-        ("avx2 fma avx512f", None, "ok", "avx2"),
-        ("avx2 fma", "baseline", "ok", "baseline"),
-        ("avx2 fma", "avx512", "broken", "avx512"),
-        ("avx2 fma", "neon", "broken", "neon"),
+        (NativeWith("avx2", "avx2"), "", "ok", "avx2", "the best this CPU has"),
+        (NativeWith("avx512", "baseline"), "baseline", "ok", "baseline", "this CPU has avx512"),
+        (NativeWith("avx2", None), "avx512", "broken", "avx512", "no more than avx2"),
     ],
 )
-def test_instruction_set(monkeypatch, tmp_path, flags, forced, status, value):
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t: none\n")
-    monkeypatch.setattr(doctor, "CPUINFO", tmp_path / "cpuinfo")
-    if forced:
-        monkeypatch.setenv("TFCTR_ISA", forced)
-    else:
-        monkeypatch.delenv("TFCTR_ISA", raising=False)
+def test_instruction_set(monkeypatch, native, forced, status, value, note):
+    monkeypatch.setattr(library, "native", lambda: native)
+    monkeypatch.setenv("TFCTR_ISA", forced)
     finding = doctor.instruction_set()
     assert (finding.status, finding.value) == (status, value)
+    assert note in finding.note
+
+
+def test_forced_instruction_set_in_a_process():
+    """Nothing but the findings: what TensorFlow logs when it is imported stays off the command's output."""
+    environment = {**os.environ, "TFCTR_ISA": "baseline"}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    command = [sys.executable, "-m", "tfctr.cli.main", "doctor", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert found["instruction set"]["value"] == "baseline"
 
 
 def test_missing_provider_is_no_fault():

@@ -11,15 +11,6 @@ from pathlib import Path
 from tfctr.core import library
 from tfctr.version import __version__
 
-# Instruction set -> CPU flags (as /proc/cpuinfo spells them) that its kernels use; the best one present is chosen.
-ISA_FLAGS = {
-    "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"},
-    "avx2": {"avx2", "fma"},
-    "baseline": set(),
-}
-
-CPUINFO = Path("/proc/cpuinfo")
-
 PROVIDERS = (
     ("openvino", "openvino", "dense tower on CPU"),
     ("onnxruntime", "onnxruntime", "referee for exported towers"),
@@ -70,14 +61,6 @@ def diagnose() -> list[Finding]:
     ]
 
 
-def cpu_flags(cpuinfo: str) -> set[str]:
-    """Returns the CPU's feature flags from the text of /proc/cpuinfo."""
-    for line in cpuinfo.splitlines():
-        if line.startswith("flags"):
-            return set(line.partition(":")[2].split())
-    return set()
-
-
 def _tensorflow() -> Finding:
     try:
         import tensorflow as tf
@@ -108,18 +91,21 @@ def _native_module() -> Finding:
 
 
 def instruction_set() -> Finding:
-    """Says which kernels run here, and whether TFCTR_ISA asks for one this CPU lacks."""
-    flags = cpu_flags(CPUINFO.read_text()) if CPUINFO.is_file() else set()
-    best = next(name for name, needed in ISA_FLAGS.items() if needed <= flags)
-    forced = os.environ.get("TFCTR_ISA")
-    if not forced:
-        return Finding("instruction set", "ok", best, "the best this CPU has; TFCTR_ISA forces another")
-    if forced not in ISA_FLAGS:
-        return Finding("instruction set", "broken", forced, f"TFCTR_ISA knows {', '.join(reversed(ISA_FLAGS))}")
-    if not ISA_FLAGS[forced] <= flags:
-        missing = ", ".join(sorted(ISA_FLAGS[forced] - flags))
-        return Finding("instruction set", "broken", forced, f"forced by TFCTR_ISA, but this CPU lacks {missing}")
-    return Finding("instruction set", "ok", forced, f"forced by TFCTR_ISA; this CPU has {best}")
+    """Says which kernels run here (the library decides), and whether TFCTR_ISA asks for one this CPU lacks."""
+    try:
+        module = library.native()
+        detected = module.detected_isa()
+    except Exception as error:
+        return Finding("instruction set", "broken", "unknown", f"the executor does not load: {_first_line(error)}")
+    forced = os.environ.get("TFCTR_ISA", "")
+    try:
+        used = module.isa_name()
+    except ValueError as error:
+        return Finding("instruction set", "broken", forced, _first_line(error))
+    note = (
+        f"forced by TFCTR_ISA; this CPU has {detected}" if forced else "the best this CPU has; TFCTR_ISA forces another"
+    )
+    return Finding("instruction set", "ok", used, note)
 
 
 def provider(name: str, module_name: str, use: str) -> Finding:
