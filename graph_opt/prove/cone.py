@@ -103,15 +103,10 @@ def fingerprint(view: GraphView, cone: Cone) -> str:
 
 
 def inside_nodes(view: GraphView, cone: Cone) -> frozenset[str]:
-    """The nodes of the cone whose values depend on the sources: what the lookup does, constants and tables left
-    aside.
+    """What goes with the lookup when nothing else uses it: the cone, constants included (control inputs hang on them
+    too), without tables and the store.
     """
-    inside: set[str] = set()
-    sources = set(cone.sources)
-    for name in cone.nodes:
-        if any(t in sources or node_of(t) in inside for t in view.inputs(name)):
-            inside.add(name)
-    return frozenset(inside)
+    return frozenset(n for n in cone.nodes if view.node(n).op not in (TABLE_OP, STORE_OP))
 
 
 def needs_library(nodes: Iterable[node_def_pb2.NodeDef]) -> bool:

@@ -229,7 +229,7 @@ def test_control_edges_move_to_the_fused_op(tmp_path):
     (node,) = fused_nodes(after)
     view = GraphView(after.graph_def)
     assert any("assert" in c for c in view.control_inputs(node))
-    assert node.name in view.control_inputs("done")
+    assert node.name in view.control_inputs("Const")
     assert run_item(after, {"ids": np.arange(5)})["done"] == 1.0
     with pytest.raises(tf.errors.InvalidArgumentError):
         run_item(after, {"ids": np.zeros(200, np.int64)})
