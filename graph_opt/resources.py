@@ -7,6 +7,7 @@ import dataclasses
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import tensor_util
 
+from graph_opt.functionals import FUNCTIONALS, Functionals
 from graph_opt.view import GraphView, canonical, is_control, node_of
 
 _CHAINS = ("Identity", "RefIdentity")
@@ -52,11 +53,14 @@ def why_not_constant(view: GraphView, name: str) -> str | None:
     node = view.node(name)
     if node.op != "VarHandleOp":
         return _ref_write(view, name)
-    for user, _ in uses_of(view, name).nodes:
+    functionals = Functionals(view.graph_def)
+    for user, index in uses_of(view, name).nodes:
         if user.op in READS:
             continue
-        if user.op in CONTROL_FLOW or user.op.endswith("PartitionedCall"):
-            return f"used inside control flow ({user.name})"
+        if user.op in FUNCTIONALS:
+            if (reason := functionals.why_not(user, index)) is not None:
+                return reason
+            continue
         return f"written or used by {user.op} ({user.name})"
     return None
 
@@ -85,6 +89,8 @@ def reads_rows(view: GraphView, name: str) -> bool:
     while pending:
         for user, index in view.consumers(pending.pop()):
             if user.op == "ResourceGather" and index == 0:
+                return True
+            if user.op in FUNCTIONALS and Functionals(view.graph_def).reads_rows(user, index):
                 return True
             if user.op in (*_CHAINS, "ReadVariableOp") and index == 0:
                 pending.append(canonical(user.name))

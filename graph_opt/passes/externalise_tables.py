@@ -2,8 +2,8 @@
 
 A variable that serving only reads is constant. Read by row numbers anywhere, it is a table: a file, whatever its size, so
 that every session shares one copy. Read as a whole only, it becomes a constant of the graph, or a file above
-``dense_limit_bytes``. What serving writes, strings (asset paths among them) and handles that enter control flow stay
-variables and are recorded in ``item.mutable_state``.
+``dense_limit_bytes``. What serving writes, and strings (asset paths among them), stay
+variables and are recorded in ``item.mutable_state``. Bodies of control flow that only read a variable take the tensor instead.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.python.framework import dtypes, tensor_util
 
+from graph_opt.functionals import FUNCTIONALS, Functionals
 from graph_opt.item import CheckpointRef, GraphItem, MutableState, PartitionGroup
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
@@ -148,6 +149,9 @@ def _rewire_resource(view: GraphView, name: str, value: str, shape: Sequence[int
             view.set_inputs(user.name, [value, indices, *_controls(user)])
             user.op = "GatherNd"
             _keep_attrs(user, {"dtype": "Tparams", "Tindices": "Tindices"})
+        elif user.op in FUNCTIONALS:
+            view.replace_input(user.name, index, value)
+            Functionals(view.graph_def).retype(user, index, view.node(value).attr["dtype"].type)
         elif user.op == "DisableCopyOnRead":
             cut_loose(view, [user.name])
 

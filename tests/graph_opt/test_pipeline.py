@@ -1,0 +1,80 @@
+"""The pass list and its driver: a failed pass leaves no trace, strict mode raises, options are checked."""
+
+import pytest
+
+from graph_opt import pipeline
+from graph_opt.item import GraphItem
+from graph_opt.options import ConvertOptions
+from graph_opt.report import Pass, PassOutcome, Refused
+from tests.graph_opt.test_verify import item
+from tfctr.errors import StrictRefusal, UsageError
+
+
+def rename(broken: GraphItem, options: ConvertOptions) -> PassOutcome:
+    broken.graph_def.node[0].name = "renamed"
+    broken.packed["s"] = "x"
+    return PassOutcome(fired=1)
+
+
+def explode(broken: GraphItem, options: ConvertOptions) -> PassOutcome:
+    del broken.graph_def.node[:]
+    raise RuntimeError("boom")
+
+
+def refuse(whole: GraphItem, options: ConvertOptions) -> PassOutcome:
+    return PassOutcome(refused=(Refused(what="lookup a", reason="differs", proof_failed=True),))
+
+
+def one(run, **fields) -> Pass:  # type: ignore[no-untyped-def]
+    return Pass(name="it", run=run, does="a test", **fields)
+
+
+@pytest.mark.parametrize(("run", "error"), [(rename, "BrokenGraph"), (explode, "RuntimeError: boom")])
+def test_a_failed_pass_is_undone_and_reported(run, error: str) -> None:  # type: ignore[no-untyped-def]
+    whole = item()
+    before = whole.graph_def.SerializeToString(deterministic=True)
+    (report,) = pipeline.run_passes(whole, [one(run)], ConvertOptions())
+    assert report.status == "failed"
+    assert error in report.error
+    assert whole.graph_def.SerializeToString(deterministic=True) == before
+    assert whole.packed == {}
+
+
+@pytest.mark.parametrize("run", [rename, explode])
+def test_strict_raises(run) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(StrictRefusal, match="pass it failed"):
+        pipeline.run_passes(item(), [one(run)], ConvertOptions(strict=True))
+
+
+def test_strict_raises_for_a_failed_proof_only() -> None:
+    (report,) = pipeline.run_passes(item(), [one(refuse)], ConvertOptions())
+    assert report.status == "ok"
+    with pytest.raises(StrictRefusal, match="it: lookup a: differs"):
+        pipeline.run_passes(item(), [one(refuse)], ConvertOptions(strict=True))
+
+
+def test_a_pass_that_a_bundle_needs_is_not_forgiven() -> None:
+    with pytest.raises(RuntimeError, match="boom"):
+        pipeline.run_passes(item(), [one(explode, can_disable=False)], ConvertOptions())
+
+
+def test_disabled_passes_do_not_run() -> None:
+    (report,) = pipeline.run_passes(item(), [one(explode)], ConvertOptions(disable=("it",)))
+    assert report.status == "disabled"
+
+
+def test_names_are_checked() -> None:
+    with pytest.raises(UsageError, match="no pass 'x'; the passes are: prune_training, .*fuse_lookups"):
+        pipeline.check_names(ConvertOptions(disable=("x",)))
+    with pytest.raises(UsageError, match="'externalise_tables' can't be disabled"):
+        pipeline.check_names(ConvertOptions(disable=("externalise_tables",)))
+    mine = one(refuse)
+    pipeline.check_names(ConvertOptions(disable=("it",), extra_passes=(mine,)))
+    order = [p.name for p in pipeline.all_passes(ConvertOptions(extra_passes=(mine,)))]
+    assert order.index("fuse_lookups") < order.index("it") < order.index("pack_inputs")
+
+
+def test_every_pass_says_what_and_why() -> None:
+    for each in pipeline.DEFAULT_PASSES:
+        assert each.does
+        assert each.order_reason
