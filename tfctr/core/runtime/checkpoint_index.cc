@@ -91,7 +91,7 @@ class Parser {
     TFCTR_RETURN_IF_ERROR(ParseProto(key, value, &proto));
     entry->dtype = proto.dtype();
     const tensorflow::TensorShape shape(proto.shape());
-    entry->shape.assign(shape.dim_sizes().begin(), shape.dim_sizes().end());
+    for (int axis = 0; axis < shape.dims(); ++axis) entry->shape.push_back(shape.dim_size(axis));
     entry->partitioned = proto.slices_size() > 0;
     if (!entry->partitioned) {
       CheckpointSlice whole{std::vector<int64_t>(entry->shape.size(), 0), entry->shape, {}};
