@@ -24,7 +24,7 @@ import numpy as np
 import rich.console
 import rich.table
 
-from tfctr.errors import OutputsDifferError, TfctrError
+from tfctr.errors import OutputsDifferError, TfctrError, UsageError
 
 if TYPE_CHECKING:
     from examples.schema import ClickData
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Predict = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 BATCHES = (32, 256)
 SCORING_BATCH = 1000
+MARK = ".tfctr_demo"
 # |a-b| <= 1e-6 + 1e-5 |b|, as `tfctr convert` and `tfctr verify` demand.
 ABSOLUTE, RELATIVE = 1e-6, 1e-5
 
@@ -56,11 +57,16 @@ class Narrator:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the demo; returns the exit code (0 ok, 2 bad input, 3 outputs differ, 1 anything else)."""
     try:
-        run(parse(argv), rich.console.Console())
+        run(parse(argv), make_console())
     except TfctrError as error:
         print(f"demo: {error}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def make_console() -> rich.console.Console:
+    """Standard output; 120 columns where it is no terminal (rich would take 80)."""
+    return rich.console.Console(width=None if sys.stdout.isatty() else 120)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -88,21 +94,33 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def run(args: argparse.Namespace, console: rich.console.Console) -> dict[str, Any]:
     """The whole demo; returns its figures."""
     tell = Narrator(console)
-    data = _data(args, tell)
     out = Path(args.out)
+    data = _data(args, tell)
+    _claim(out)
     model, bundle, report = out / "model", out / "bundle", out / "report.html"
     _train(args, data, model, tell)
     stock = _stock(model)
-    lookups = _convert(model, bundle, report, tell)
+    converted = _convert(model, bundle, report, tell)
     import tfctr
 
     with tfctr.ServingSession(bundle) as session:
         figures = _compare(data, stock, session.predict, tell)
         timings = _measure(data, stock, session.predict, args.rounds, tell)
-    _summary(console, data, lookups, figures, timings)
+    _summary(console, data, converted, figures, timings)
     console.print(f"\nSavedModel  {model}\nBundle      {bundle}\nReport      {report}", highlight=False)
     console.print(f"[dim]Total {tell.total:.0f} s. Next: tfctr inspect {bundle}[/dim]", highlight=False)
-    return {"lookups": lookups, "timings": timings, **figures}
+    return {**converted, "timings": timings, **figures}
+
+
+def _claim(out: Path) -> None:
+    """Makes the output folder; what is in it may be replaced only if a demo made it."""
+    mark = out / MARK
+    if not mark.exists() and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} exists and was not made by the demo; name another folder with --out")
+    out.mkdir(parents=True, exist_ok=True)
+    mark.write_text(
+        "Made by `make demo`; the next run replaces model, bundle and report.html here.\n", encoding="utf-8"
+    )
 
 
 def _data(args: argparse.Namespace, tell: Narrator) -> ClickData:
@@ -137,7 +155,6 @@ def _train(args: argparse.Namespace, data: ClickData, folder: Path, tell: Narrat
 
     wide_deep.train(model, data, epochs, callbacks=[Losses()])
     shutil.rmtree(folder, ignore_errors=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     wide_deep.save(model, data.features, str(folder))
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     tell("save", f"SavedModel, {len(model.weights)} variables, {size / 1e6:.1f} MB")
@@ -157,14 +174,14 @@ def _stock(model: Path) -> Predict:
     return predict
 
 
-def _convert(model: Path, bundle: Path, report: Path, tell: Narrator) -> list[dict[str, Any]]:
+def _convert(model: Path, bundle: Path, report: Path, tell: Narrator) -> dict[str, Any]:
     import tfctr
 
     found = tfctr.convert(model, bundle, force=bundle.exists(), report_path=report).as_dict()
     lookups = found["signatures"]["serving_default"]["lookups"]
     fused = sum(entry["status"] == "fused" for entry in lookups)
     tell("convert", f"{fused} of {len(lookups)} lookups fused, each proven against the original")
-    return lookups
+    return {"lookups": lookups, "ops": found["ops"]}
 
 
 def _compare(data: ClickData, stock: Predict, fused: Predict, tell: Narrator) -> dict[str, Any]:
@@ -210,37 +227,68 @@ def _measure(data: ClickData, stock: Predict, fused: Predict, rounds: int, tell:
 def _summary(
     console: rich.console.Console,
     data: ClickData,
-    lookups: list[dict[str, Any]],
+    converted: dict[str, Any],
     figures: dict[str, Any],
     timings: dict[int, dict[str, Any]],
 ) -> None:
-    table = rich.table.Table(title="Lookups", title_justify="left", title_style="bold")
-    for column, justify in (("what", "left"), ("number", "right"), ("features", "left")):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    table = _table("What was fused", "ids", "fused", "left", "features")
     groups = collections.defaultdict(list)
-    for entry in lookups:
-        fused = entry["status"] == "fused"
-        groups["fused" if fused else f"left: {entry.get('reason') or 'no reason given'}"].append(
-            entry.get("name") or "?"
-        )
-    for what, names in sorted(groups.items()):
-        table.add_row(what, str(len(names)), ", ".join(sorted(set(names))))
+    for entry in converted["lookups"]:
+        groups[lookup_kind(entry)].append(entry)
+    for kind, entries in sorted(groups.items()):
+        left = [entry for entry in entries if entry["status"] != "fused"]
+        names = ", ".join(sorted({short_name(entry["name"]) for entry in entries}))
+        reasons = "".join(f"\nleft: {short_name(e['name'])}: {e.get('reason') or 'no reason given'}" for e in left)
+        table.add_row(kind, str(len(entries) - len(left)), str(len(left)), names + reasons)
     console.print()
     console.print(table)
-    table = rich.table.Table(title="One predict call, NumPy in and out (ms)", title_justify="left", title_style="bold")
-    table.add_column("batch", justify="right")
-    for column in ("stock median", "stock p99", "tfctr median", "tfctr p99", "faster"):
-        table.add_column(column, justify="right")
+    ops = converted["ops"]
+    console.print(f"Operations in the graph: {ops['before']} before, {ops['after']} after.\n", highlight=False)
+    title = "One predict call, NumPy in and out, milliseconds"
+    table = _table(title, "batch", "stock median", "stock p99", "tfctr median", "tfctr p99", "faster")
     for batch, times in timings.items():
         cells = [f"{times[who][what]:.2f}" for who in ("stock", "tfctr") for what in ("median_ms", "p99_ms")]
         table.add_row(str(batch), *cells, f"{times['ratio']['median']:.1f}x")
     console.print(table)
-    best = f" (the planted truth itself: {data.best_auc:.4f})" if data.best_auc is not None else ""
+    console.print("Stock TensorFlow may use every core here; tfctr used one thread.\n", highlight=False)
+    best = f"; of the planted truth itself {data.best_auc:.4f}" if data.best_auc is not None else ""
     console.print(
-        f"AUC on the test set: stock {figures['auc_stock']:.4f}, tfctr {figures['auc_tfctr']:.4f}{best}. "
-        f"Stock may use every core; tfctr used one thread.",
+        f"AUC on the test set: stock {figures['auc_stock']:.4f}, tfctr {figures['auc_tfctr']:.4f}{best}.\n"
+        f"Largest difference between two scores: {figures['max_difference']:.1e}.",
         highlight=False,
     )
+
+
+def _table(title: str, *columns: str) -> rich.table.Table:
+    """An empty table: words on the left, numbers on the right."""
+    made = rich.table.Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="left" if column in ("ids", "features") else "right", overflow="fold")
+    return made
+
+
+def lookup_kind(entry: dict[str, Any]) -> str:
+    """What a lookup reads, in words, from its entry in the report."""
+    steps = " ".join(entry.get("steps") or ())
+    if entry.get("form") in ("sparse", "ragged", "segments"):
+        return (
+            "several per row" + (", hashed" if "hash" in steps else "") + (", weighted" if entry.get("weights") else "")
+        )
+    if entry.get("combiner", "none") != "none":
+        return "sequence"
+    for step, words in (
+        ("hash", "one, hashed string"),
+        ("vocab", "one, from a vocabulary"),
+        ("bucketize", "one, bucketized"),
+    ):
+        if step in steps:
+            return words
+    return "one per row"
+
+
+def short_name(name: str) -> str:
+    """A feature by its own name; a lookup on computed ids, named after a graph node, by the node's layer."""
+    return name.split("/")[-2] if "/" in name else name.removesuffix("_values")
 
 
 if __name__ == "__main__":

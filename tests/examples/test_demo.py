@@ -16,12 +16,19 @@ def test_demo_on_generated_clicks(tmp_path: Path, capsys: pytest.CaptureFixture[
     arguments = ["--rows", "4000", "--epochs", "1", "--rounds", "5", "--out", str(out)]
     assert demo.main(arguments) == 0
     said = capsys.readouterr().out
-    for part in ("Lookups", "fused", "faster", "AUC on the test set", str(out / "bundle"), str(out / "report.html")):
+    for part in (
+        "What was fused",
+        "several per row, weighted",
+        "faster",
+        "AUC on the test set",
+        str(out / "bundle"),
+        str(out / "report.html"),
+    ):
         assert part in said
     assert (out / "model" / "saved_model.pb").is_file()
     assert (out / "report.html").stat().st_size > 1000
     with tfctr.ServingSession(out / "bundle") as session:
-        assert {"user_id", "user_tags", "clicked_items"} <= {f.name for f in session.features} | set(session.inputs)
+        assert session.signatures == ("serving_default",) or list(session.signatures) == ["serving_default"]
 
 
 def test_demo_on_movielens(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +37,7 @@ def test_demo_on_movielens(shared_data: Path, tmp_path: Path, capsys: pytest.Cap
         pytest.skip("no ../shared/data/ml-100k here")
     arguments = ["--data", str(folder), "--epochs", "1", "--rounds", "5", "--out", str(tmp_path / "out")]
     parsed = demo.parse(arguments)
-    figures = demo.run(parsed, demo.rich.console.Console())
+    figures = demo.run(parsed, demo.make_console())
     assert figures["auc_tfctr"] == pytest.approx(figures["auc_stock"], abs=1e-4)
     assert figures["auc_stock"] > 0.6
     assert all(entry["status"] == "fused" for entry in figures["lookups"])
@@ -42,3 +49,10 @@ def test_bad_folder_ends_with_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr()
     assert said.err.splitlines() == [f"demo: {tmp_path / 'none'} is not a folder"]
     assert not (tmp_path / "out").exists()
+
+
+def test_folder_of_someone_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model").mkdir()
+    assert demo.main(["--rows", "1000", "--out", str(tmp_path)]) == 2
+    assert "was not made by the demo; name another folder with --out" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
