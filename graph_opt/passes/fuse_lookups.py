@@ -8,7 +8,7 @@ and is reported with the reason.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from graph_opt.candidates import Candidate, Proof, Refusal
@@ -27,6 +27,8 @@ from graph_opt.report import PassOutcome, Refused
 from graph_opt.store_files import merge_tables
 from graph_opt.view import GraphView, node_of
 
+_NEARER_OUTPUTS = 3  # attempts after a failed proof, each ending nearer to the gather
+
 
 def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     """See the module docstring. ``details["lookups"]`` lists every lookup found, fused or left, for the manifest."""
@@ -34,9 +36,13 @@ def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     facts = Facts(view)
     tables = {node: item.files[index] for node, index in item.tables.items() if node in view}
     fetches = [t for name in item.optimise or item.signatures for t in item.fetches(name)]
-    candidates, refusals = find_lookups(view, fetches, tables, inputs=_input_names(item), facts=facts)
-    candidates = [_with_row_output(c, facts) for c in candidates]
-    proofs = prove_all(item, candidates)
+
+    def find(avoid: Collection[str]) -> tuple[list[Candidate], list[Refusal]]:
+        found, left = find_lookups(view, fetches, tables, inputs=_input_names(item), facts=facts, avoid=avoid)
+        return [_with_row_output(c, facts) for c in found], left
+
+    candidates, refusals = find(())
+    proofs = _prove(item, candidates, find)
     proven = [(p.candidate, p.spec) for p in proofs if p.ok and p.spec is not None]
     groups = replace_lookups(item, view, facts, proven)
     refusals = [*refusals, *(_refusal(p, item) for p in proofs if not p.ok)]
@@ -50,6 +56,26 @@ def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
         notes=_notes(groups, proofs),
         details={"lookups": [entry for entries in details for entry in entries]},
     )
+
+
+def _prove(
+    item: GraphItem,
+    candidates: Sequence[Candidate],
+    find: Callable[[Collection[str]], tuple[list[Candidate], list[Refusal]]],
+) -> list[Proof]:
+    """One proof per candidate. Where it fails, lookups that end nearer to the same gather are tried in its place."""
+    proofs = prove_all(item, candidates)
+    failed = {p.candidate.gather: k for k, p in enumerate(proofs) if not p.ok}
+    avoid = {proofs[k].candidate.output for k in failed.values()}
+    for _ in range(_NEARER_OUTPUTS if failed else 0):
+        nearer = [c for c in find(avoid)[0] if c.gather in failed]
+        for proof in prove_all(item, nearer):
+            avoid.add(proof.candidate.output)
+            if proof.ok:
+                proofs[failed.pop(proof.candidate.gather)] = proof
+        if not nearer or not failed:
+            break
+    return proofs
 
 
 def replace_lookups(

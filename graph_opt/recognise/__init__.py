@@ -8,7 +8,7 @@ anything is replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
@@ -44,19 +44,21 @@ def find_lookups(
     *,
     inputs: Mapping[str, str] | None = None,
     facts: Facts | None = None,
+    avoid: Collection[str] = (),
 ) -> tuple[list[Candidate], list[Refusal]]:
     """Every lookup on the way to ``fetches`` (graph tensors), as a candidate or a refusal, in topological order.
 
     tables: TfctrTable node name -> its store file (``name`` is used in refusals). inputs: graph tensor -> signature
     input name, for the lookups' names (default: the placeholder's name; see :func:`input_names`). facts: static facts
-    of ``view`` where the caller has them. The graph is not changed.
+    of ``view`` where the caller has them. avoid: tensors that are not proposed as outputs, because their proof has
+    failed (a nearer one takes their place). The graph is not changed.
     """
     facts = facts or Facts(view)
     fetches = list(fetches)
     walk = Walk(view, facts, tables)
     walk.run()
     scope = Scope(view, facts, fetches)
-    candidates, refusals = Search(walk, scope, tables, dict(inputs or {})).run()
+    candidates, refusals = Search(walk, scope, tables, dict(inputs or {}), avoid).run()
     return candidates, [*refusals, *other_readers(walk, scope, tables)]
 
 

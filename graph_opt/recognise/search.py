@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from graph_opt.candidates import Candidate, Refusal
 from graph_opt.lookup_spec import LookupSpec
@@ -19,11 +19,19 @@ _MAX_ALTERNATIVES = 4
 class Search:
     """Candidates and refusals of one walked graph."""
 
-    def __init__(self, walk: Walk, scope: Scope, files: Mapping[str, object], inputs: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        walk: Walk,
+        scope: Scope,
+        files: Mapping[str, object],
+        inputs: Mapping[str, str],
+        avoid: Collection[str] = (),
+    ) -> None:
         self._walk = walk
         self._scope = scope
         self._files = files
         self._names = inputs
+        self._avoid = avoid
 
     def run(self) -> tuple[list[Candidate], list[Refusal]]:
         candidates: list[Candidate] = []
@@ -61,7 +69,7 @@ class Search:
         name = self._name(states[-1]) if states else first
         if reason is None:
             assert table is not None
-            for state in reversed(states):
+            for state in reversed([s for s in states if s.tensor not in self._avoid]):
                 candidate, problem = self._candidate(state, table, name)
                 if candidate is not None:
                     return candidate
@@ -78,11 +86,12 @@ class Search:
         good: list[LookupSpec] = []
         private: list[LookupSpec] = []
         problem: str | None = None
+        unclosed: LookupSpec | None = None
         nodes: frozenset[str] = frozenset()
         for spec in readings(self._walk, state, table, name):
             cone = self._scope.cone(state.tensor, spec.sources())
             if cone is None:
-                problem = problem or self._scope.why_open(state.tensor, spec.sources())
+                unclosed = unclosed or spec
             if cone is None or spec in good:
                 continue
             if self._scope.used_outside(state.trace[:-1], cone):
@@ -96,6 +105,8 @@ class Search:
                 if len(private) == 1:
                     nodes = cone
         if not private:
+            if problem is None and unclosed is not None:
+                problem = self._scope.why_open(state.tensor, unclosed.sources())
             return None, problem
         best = private[0]
         others = [s for s in dict.fromkeys([*private[1:], *good]) if s != best]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import tensorflow as tf
 
@@ -61,14 +61,16 @@ class Model:
         )
 
 
-def recognise(build: Callable[[Model], tf.Tensor | list[tf.Tensor]]) -> tuple[list[Candidate], list[Refusal]]:
+def recognise(
+    build: Callable[[Model], tf.Tensor | list[tf.Tensor]], avoid: Collection[str] = ()
+) -> tuple[list[Candidate], list[Refusal]]:
     """Candidates and refusals of the graph that ``build`` makes; its results are the signature's outputs."""
     with tf.Graph().as_default() as graph:
         model = Model()
         outputs = build(model)
         outputs = outputs if isinstance(outputs, list) else [outputs]
         fetches = [tf.identity(t, name=f"output_{k}").name for k, t in enumerate(outputs)]
-        return find_lookups(GraphView(graph.as_graph_def()), fetches, model.tables)
+        return find_lookups(GraphView(graph.as_graph_def()), fetches, model.tables, avoid=avoid)
 
 
 def only_spec(build: Callable[[Model], tf.Tensor | list[tf.Tensor]]) -> LookupSpec:

@@ -136,3 +136,15 @@ def test_alternatives_describe_the_same_output() -> None:
     later = candidates[0].alternatives
     assert later
     assert all(s.combiner == "mean" and s.ids != "f_values:0" for s in later)
+
+
+def test_an_avoided_output_gives_way_to_a_nearer_one() -> None:
+    def build(m: Model) -> tf.Tensor:
+        return tf.reshape(tf.nn.safe_embedding_lookup_sparse(m.table(), m.sparse()), [-1, 4], name="last")
+
+    outputs: list[str] = []
+    for _ in range(3):
+        candidates, _ = recognise(build, avoid=outputs)
+        outputs.append(candidates[0].output)
+    assert outputs[0] == "last:0"
+    assert len(set(outputs)) == 3
