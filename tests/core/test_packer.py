@@ -378,5 +378,5 @@ def test_an_array_that_fails_to_convert_is_an_input_error():
         def __array__(self, dtype=None, copy=None):
             raise ValueError("broken on purpose")
 
-    with pytest.raises(InputError, match="has no array form .*broken on purpose"):
+    with pytest.raises(InputError, match=r"has no array form .*broken on purpose"):
         pack_one(Broken(), "int64")

@@ -77,10 +77,7 @@ absl::StatusOr<std::unique_ptr<Program>> Program::Make(std::shared_ptr<const Mod
   for (const std::string& fetch : unique) options.add_fetch(fetch);
   tensorflow::RunOptions* run = options.mutable_run_options();
   run->set_inter_op_thread_pool(-1);
-  if (trace) {
-    run->set_trace_level(tensorflow::RunOptions::FULL_TRACE);
-    run->set_output_partition_graphs(true);
-  }
+  if (trace) run->set_trace_level(tensorflow::RunOptions::FULL_TRACE);
   int64_t handle = 0;
   const absl::Status status = model->session()->MakeCallable(options, &handle);
   if (!status.ok()) return status;

@@ -50,7 +50,7 @@ class RequestReader {
     Py_ssize_t position = 0;
     while (PyDict_Next(request.ptr(), &position, &key, &value)) {
       const Entry& entry = Find(key);
-      if (entry.part >= 0 && !values_[static_cast<size_t>(entry.part)].present()) {
+      if (entry.part >= 0 && !values_[static_cast<size_t>(entry.part)].present() && !IsArrayOfRows(entry, value)) {
         const Part& part = plan_.parts[static_cast<size_t>(entry.part)];
         try {
           if (TakeExactArray(part, value, &values_[static_cast<size_t>(entry.part)])) continue;
@@ -109,20 +109,34 @@ class RequestReader {
   // other part of the feature is given, as indices may be written as lists too.
   bool MeansFeature(const Entry& entry, py::handle value, const py::dict& request) const {
     if (entry.part < 0) return true;
-    if (entry.feature < 0 || py::isinstance<py::array>(value)) return false;
+    if (entry.feature < 0) return false;
+    if (py::isinstance<py::array>(value)) return IsArrayOfRows(entry, value) && IsAlone(entry, request);
     if (PyList_CheckExact(value.ptr()) || PyTuple_CheckExact(value.ptr())) {
-      if (PySequence_Size(value.ptr()) > 0) {
-        const py::object first = py::reinterpret_steal<py::object>(PySequence_GetItem(value.ptr(), 0));
-        const bool rows = IsNesting(first) ||
-                          (py::isinstance<py::array>(first) && py::reinterpret_borrow<py::array>(first).ndim() > 0);
-        if (!rows) return false;
-      }
-      for (const int part : plan_.features[static_cast<size_t>(entry.feature)].parts) {
-        if (part != entry.part && request.contains(plan_.parts[static_cast<size_t>(part)].name)) return false;
-      }
-      return true;
+      return (PySequence_Size(value.ptr()) == 0 || IsRow(PySequence_Fast_ITEMS(value.ptr())[0])) &&
+             IsAlone(entry, request);
     }
     return IsRagged(value) || IsSparse(value);
+  }
+
+  // Whether no other part of the entry's feature is given.
+  bool IsAlone(const Entry& entry, const py::dict& request) const {
+    for (const int part : plan_.features[static_cast<size_t>(entry.feature)].parts) {
+      if (part != entry.part && request.contains(plan_.parts[static_cast<size_t>(part)].name)) return false;
+    }
+    return true;
+  }
+
+  static bool IsRow(py::handle value) {
+    return IsNesting(value) ||
+           (py::isinstance<py::array>(value) && py::reinterpret_borrow<py::array>(value).ndim() > 0);
+  }
+
+  // An object array of lists or arrays, under the name of a part of a feature.
+  static bool IsArrayOfRows(const Entry& entry, py::handle value) {
+    if (entry.feature < 0 || !py::isinstance<py::array>(value)) return false;
+    const py::array array = py::reinterpret_borrow<py::array>(value);
+    if (array.dtype().kind() != 'O' || array.ndim() != 1 || array.size() == 0) return false;
+    return IsRow(*static_cast<PyObject* const*>(array.data()));
   }
 
   void FailIfTwice(int part) const {
