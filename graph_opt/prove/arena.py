@@ -66,7 +66,7 @@ class Arena:
         with self._graph.as_default():
             tf.import_graph_def(graph_def, name="")
         self._session = tf.compat.v1.Session(graph=self._graph, config=_config())
-        self._calls: dict[tuple[int, bool], Callable[..., np.ndarray]] = {}
+        self._calls: dict[tuple[int, bool], Callable[..., list[np.ndarray]]] = {}
         self._session.run("open", {"filenames:0": np.asarray([str(files[i][0]) for i in self._order], object)})
 
     def __enter__(self) -> Arena:
@@ -89,10 +89,12 @@ class Arena:
         original, other, sources, placeholders = self._fetches[entry]
         call = self._calls.get((entry, fused))
         if call is None:
-            call = self._session.make_callable(other if fused else original, placeholders)
+            # The session's own fast path: make_callable spends ten times what these small graphs take to run.
+            options = config_pb2.CallableOptions(feed=placeholders, fetch=[other if fused else original])
+            call = self._session._make_callable_from_options(options)
             self._calls[entry, fused] = call
         try:
-            return Result(call(*(feeds[s] for s in sources)))
+            return Result(call(*(feeds[s] for s in sources))[0])
         except tf.errors.OpError as error:
             return Result(None, type(error).__name__, _core_message(str(error.message)))
 

@@ -11,8 +11,8 @@ import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from tensorflow.core.framework import graph_pb2, node_def_pb2
-from tensorflow.python.framework import op_def_registry
+from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
+from tensorflow.python.framework import op_def_registry, tensor_util
 
 from graph_opt.view import GraphView, canonical, node_of, port_of
 
@@ -86,8 +86,11 @@ def _check_node(node: node_def_pb2.NodeDef) -> None:
         raise ConeError(f"contains the stateful op {node.op} ({node.name!r})", [node.name])
 
 
-def fingerprint(view: GraphView, cone: Cone) -> str:
-    """Equal for two cones that are the same computation over tables of the same shape, whatever the names."""
+def fingerprint(view: GraphView, cone: Cone, table_rows: int) -> str:
+    """Equal for two cones that are the same computation, whatever the names and the tables' numbers of rows.
+
+    An integer constant that equals ``table_rows`` (wrapping of negative ids) counts as the number of rows.
+    """
     number = {source: f"s{k}" for k, source in enumerate(cone.sources)}
     position = {name: k for k, name in enumerate(cone.nodes)}
     digest = hashlib.sha256()
@@ -95,8 +98,14 @@ def fingerprint(view: GraphView, cone: Cone) -> str:
         node = view.node(name)
         inputs = [number.get(t) or f"{position[node_of(t)]}:{port_of(t)}" for t in view.inputs(node)]
         digest.update(f"{node.op} {' '.join(inputs)}\n".encode())
+        if node.op == "Const" and _holds(node, table_rows):
+            digest.update(b"rows" + node.attr["dtype"].SerializeToString())
+            continue
         for key in sorted(node.attr):
-            if key.startswith("_") or (key == "index" and node.op == TABLE_OP) or key == "shared_name":
+            if key.startswith("_") or key == "shared_name":
+                continue
+            if node.op == TABLE_OP and key in ("index", "shape"):
+                digest.update(str([d.size for d in node.attr["shape"].shape.dim][1:]).encode())
                 continue
             digest.update(key.encode() + node.attr[key].SerializeToString(deterministic=True))
     return digest.hexdigest()
@@ -116,6 +125,14 @@ def needs_library(nodes: Iterable[node_def_pb2.NodeDef]) -> bool:
         or any(a.WhichOneof("value") == "func" or a.list.func for a in node.attr.values())
         for node in nodes
     )
+
+
+def _holds(node: node_def_pb2.NodeDef, number: int) -> bool:
+    """True for a scalar integer constant of that value."""
+    tensor = node.attr["value"].tensor
+    if tensor.tensor_shape.dim or tensor.dtype not in (types_pb2.DT_INT32, types_pb2.DT_INT64):
+        return False
+    return int(tensor_util.MakeNdarray(tensor)) == number
 
 
 def copy_nodes(

@@ -14,7 +14,7 @@ from tensorflow.core.framework import graph_pb2
 from graph_opt.candidates import Candidate, Proof
 from graph_opt.fused_node import infer_sources
 from graph_opt.item import GraphItem
-from graph_opt.lookup_spec import LookupSpec
+from graph_opt.lookup_spec import LookupSpec, Step
 from graph_opt.prove.arena import Arena, Entry
 from graph_opt.prove.cone import ConeError, extract_cone, fingerprint, needs_library
 from graph_opt.prove.judge import judge
@@ -143,13 +143,14 @@ def _as_given(spec: LookupSpec, candidate: Candidate) -> LookupSpec:
 
 
 def _class_key(view: GraphView, entry: Entry) -> object:
-    """Equal for specs that say the same about subgraphs that compute the same."""
+    """Equal for specs that say the same about subgraphs that compute the same, whatever the number of table rows."""
     spec = entry.spec
     number = {tensor: f"s{k}" for k, tensor in enumerate(spec.sources())}
     parts = {p: number.get(getattr(spec, p)) for p in ("ids", "rows", "shape", "weights", "mask")}
-    anonymous = dataclasses.replace(spec, name="", table=0, **parts)  # type: ignore[arg-type]
+    steps = tuple(Step(s.kind, tuple("rows" if a == str(spec.table_rows) else a for a in s.args)) for s in spec.steps)
+    anonymous = dataclasses.replace(spec, name="", table=0, table_rows=0, steps=steps, **parts)  # type: ignore[arg-type]
     kinds = tuple((str(s.dtype), s.shape) for s in entry.sources.values())
-    return anonymous, kinds, fingerprint(view, entry.cone)
+    return anonymous, kinds, fingerprint(view, entry.cone, spec.table_rows)
 
 
 def _chunks(jobs: Sequence[_Job]) -> Iterator[Sequence[_Job]]:

@@ -32,7 +32,7 @@ def test_cone_stops_at_the_sources():
 
 def test_fingerprint_sees_what_is_computed_not_names():
     view = view_of(gathers)
-    a, b, c = (fingerprint(view, extract_cone(view, f"{n}/out", [f"{n}/ids"])) for n in "abc")
+    a, b, c = (fingerprint(view, extract_cone(view, f"{n}/out", [f"{n}/ids"]), 10) for n in "abc")
     assert a == b
     assert a != c
 
