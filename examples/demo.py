@@ -91,11 +91,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def run(args: argparse.Namespace, console: rich.console.Console) -> dict[str, Any]:
-    """The whole demo; returns its figures."""
+def run(args: argparse.Namespace, console: rich.console.Console, data: ClickData | None = None) -> dict[str, Any]:
+    """The whole demo, on ``data`` or on what the arguments name; returns its figures."""
     tell = Narrator(console)
     out = Path(args.out)
-    data = _data(args, tell)
+    data = data or _data(args, tell)
     _claim(out)
     model, bundle, report = out / "model", out / "bundle", out / "report.html"
     _train(args, data, model, tell)

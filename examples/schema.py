@@ -16,7 +16,7 @@ Kinds of features (R rows of a column, T positions of a sequence):
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -97,6 +97,16 @@ class ClickData:
     test_labels: np.ndarray
     crosses: tuple[tuple[str, str], ...] = ()  # pairs of features whose combination enters the linear part
     best_auc: float | None = None  # AUC of the planted probabilities: no model can be better, on average
+
+    def only(self, names: Collection[str]) -> ClickData:
+        """The same rows with these features alone, and the crosses between them."""
+        return dataclasses.replace(
+            self,
+            features=tuple(f for f in self.features if f.name in names),
+            crosses=tuple(pair for pair in self.crosses if set(pair) <= set(names)),
+            train={k: v for k, v in self.train.items() if k in names},
+            test={k: v for k, v in self.test.items() if k in names},
+        )
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:

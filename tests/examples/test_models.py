@@ -1,0 +1,67 @@
+"""The reference models: what they return, and that the baseline's requests fit it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.models import MAX_IDS, baseline_inputs, ids_and_offsets, save_baseline, zipf_ids
+
+
+def test_baseline_serves_its_inputs(tmp_path: Path) -> None:
+    from tests.models.base import run_stock
+
+    save_baseline(3, str(tmp_path / "m"), vocabulary=500)
+    request = baseline_inputs(3, 40, vocabulary=500)
+    score = run_stock(tmp_path / "m", {"serving_default": request})["serving_default"]["score"]
+    assert score.shape == (40, 1)
+    assert np.std(score) > 0.05
+
+
+def test_ids_and_offsets_hold_the_same_ids() -> None:
+    request = baseline_inputs(2, 5, seed=3)
+    ids, offsets = ids_and_offsets(2, 5, seed=3)
+    assert len(offsets) == 2 * 5 + 1
+    assert offsets[-1] == len(ids)
+    lengths = np.diff(offsets)
+    assert lengths.min() >= 1
+    assert lengths.max() <= MAX_IDS
+    np.testing.assert_array_equal(ids[offsets[5] :], request["f1_values"])
+    np.testing.assert_array_equal(lengths[5:], np.bincount(request["f1_indices"][:, 0], minlength=5))
+
+
+def test_zipf_ids_repeat_and_stay_in_the_table() -> None:
+    ids = zipf_ids(np.random.default_rng(0), 20_000)
+    assert 0 <= ids.min() <= ids.max() < 100_000
+    assert 0.2 < len(np.unique(ids)) / len(ids) < 0.6
+    assert len(np.unique(np.arange(100_000) * 7919 % 100_000)) == 100_000  # scattering maps no two ranks to one row
+
+
+def test_deepfm_is_a_probability_and_sees_its_second_order_term() -> None:
+    import keras
+
+    from examples.models import deepfm
+
+    keras.utils.set_random_seed(0)
+    model = deepfm({"user": 50, "item": 70, "city": 10}, dense=2, width=4, hidden=(8,))
+    rng = np.random.default_rng(0)
+    request = {
+        name: rng.integers(0, rows, 20).astype("int32") for name, rows in (("user", 50), ("item", 70), ("city", 10))
+    }
+    request["dense"] = rng.normal(size=(20, 2)).astype("float32")
+    for weight in model.weights:
+        weight.assign(rng.normal(0, 0.5, weight.shape))
+    tables = {name: np.asarray(model.get_layer(f"embedding_{name}").embeddings) for name in ("user", "item", "city")}
+    rows = {name: table[request[name]] for name, table in tables.items()}
+    pairs = sum((rows[a] * rows[b]).sum(1) for a, b in (("user", "item"), ("user", "city"), ("item", "city")))
+    first = sum(np.asarray(model.get_layer(f"linear_{name}").embeddings)[request[name], 0] for name in rows)
+    first = first + request["dense"] @ np.asarray(model.get_layer("linear_dense").kernel)[:, 0]
+    hidden = np.concatenate([*rows.values(), request["dense"]], 1)
+    for name in ("hidden0", "deep"):
+        layer = model.get_layer(name)
+        hidden = hidden @ np.asarray(layer.kernel) + np.asarray(layer.bias)
+        hidden = np.maximum(hidden, 0) if name == "hidden0" else hidden
+    want = 1 / (1 + np.exp(-(first + pairs + hidden[:, 0])))
+    assert np.asarray(model(request)["click"])[:, 0] == pytest.approx(want, rel=1e-4, abs=1e-5)
