@@ -131,5 +131,6 @@ def with_token(chain: PerValue | Coords, token: Token) -> PerValue | Coords:
 
 
 def _with_cut(value: PerValue | Coords) -> PerValue | Coords:
-    steps = len(value.steps) if isinstance(value, PerValue) else 0
+    # A cut of row numbers says in `steps` whether it is a column (1) or the index matrix (0).
+    steps = len(value.steps) if isinstance(value, PerValue) else int(value.column is not None)
     return dataclasses.replace(value, cuts=(*value.cuts, Cut(value.tensor, steps, len(value.tokens))))

@@ -178,6 +178,11 @@ class Facts:
         moved = node.op in ("ExpandDims", "Squeeze", "Reshape")  # then the first input's shape is enough
         return set(), [(i, shape_only and moved and k == 0) for k, i in enumerate(inputs)]
 
+    def is_arithmetic(self, name: str) -> bool:
+        """True for tensors that :meth:`leaves` looks through."""
+        node = self.view.get(self.root(name))
+        return node is not None and node.op in _ARITHMETIC
+
     def depends_only_on(self, name: str, stops: Sequence[str]) -> bool:
         """True when every path from ``name`` up ends in one of ``stops`` or a constant."""
         pending, seen, allowed = [self.root(name)], set(), {self.root(s) for s in stops}

@@ -63,7 +63,8 @@ def _reason(walk: Walk, scope: Scope, reader: node_def_pb2.NodeDef) -> str:
         return reasons.GATHER_AXIS
     if walk.const(inputs[1]) is not None:
         return reasons.CONSTANT_IDS
-    return reasons.IDS_DTYPE
+    known = walk.dtype(inputs[1]) in ("int32", "int64")
+    return reasons.NOT_IN_LANGUAGE if known else reasons.IDS_DTYPE
 
 
 def _mutable_lookups(walk: Walk, scope: Scope) -> list[Refusal]:

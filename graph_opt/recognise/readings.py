@@ -46,7 +46,7 @@ def readings(walk: Walk, found: Found, table: TableFacts, name: str) -> Iterator
 def _readings_from(walk: Walk, found: Found, table: TableFacts, name: str, cut: Cut) -> Iterator[LookupSpec]:
     assert isinstance(found.ids, PerValue)
     steps, prune_weights = _steps(found, cut)
-    weights = _weights_source(walk, found.weights, cut.tokens)
+    weights = _weights_source(walk, found.weights, cut)
     if steps is None or not _raw_fits(walk, cut.tensor, steps) or (found.weights is not None and weights is None):
         return
     fill = next((t for t in found.ids.tokens[cut.tokens :] if isinstance(t, Fill)), None)
@@ -65,7 +65,9 @@ def _readings_from(walk: Walk, found: Found, table: TableFacts, name: str, cut: 
             return
         plain |= {"fill_id": fill.default}
     for layout in _layouts(walk, found, cut):
-        sort = fill is not None and layout["form"] in ("sparse", "segments")
+        if layout["form"] == "ragged" and found.empty == "short" and any(s.kind.startswith("prune_") for s in steps):
+            continue
+        sort = (fill is not None or found.unordered) and layout["form"] in ("sparse", "segments")
         yield LookupSpec(**(plain | layout), sort_rows=sort)  # type: ignore[arg-type]
 
 
@@ -116,12 +118,15 @@ def _raw_fits(walk: Walk, tensor: str, steps: tuple[Step, ...]) -> bool:
     return walk.dtype(tensor) in _RAW_DTYPES.get(first, _INTEGERS)
 
 
-def _weights_source(walk: Walk, weights: PerValue | None, tokens: int) -> str | None:
-    """The tensor that holds the weights after so many tokens."""
-    if weights is None:
+def _weights_source(walk: Walk, weights: PerValue | None, ids: Cut) -> str | None:
+    """The tensor that holds the weights of the values of ``ids``, in the same shape."""
+    if weights is None or weights.power != 1:
         return None
-    cuts = [c for c in weights.cuts if c.tokens == tokens and c.steps == len(weights.steps)]
-    return cuts[0].tensor if cuts and weights.power == 1 else None
+    for cut in weights.cuts:
+        same = walk.rank(cut.tensor) == walk.rank(ids.tensor)
+        if same and cut.tokens == ids.tokens and cut.steps == len(weights.steps):
+            return cut.tensor
+    return None
 
 
 def _mask(walk: Walk, found: Found, cut: Cut) -> dict[str, str] | None:
@@ -151,13 +156,15 @@ def _layouts(walk: Walk, found: Found, cut: Cut) -> Iterator[dict[str, object]]:
     rowing = coords.rowing
     if cut.tokens == 0:
         if rowing.form == "sparse":
-            if coords.shape is not None or found.empty == "short":
+            # Without a dense_shape nothing flattens the indices: the first column is the row, as in rank 2 only.
+            matrix = (walk.shape(rowing.tensor) or [None, None])[-1] in (None, 2)
+            if coords.shape is not None or (found.empty == "short" and matrix):
                 yield {"form": "sparse", "rows": rowing.tensor, "shape": coords.shape}
         elif rowing.form == "ragged":
             yield {"form": "ragged", "rows": rowing.tensor}
         elif rowing.form == "dense":
             rank, known = walk.rank(cut.tensor), walk.rank(rowing.tensor)
-            if rank is not None and rank >= 2 and rank == known:
+            if rank is not None and rank >= 2 and rank == known and found.empty != "short":
                 yield {"form": "dense"}
     yield from _given_rows(walk, found, coords, cut)
 
@@ -184,18 +191,16 @@ def _given_rows(walk: Walk, found: Found, coords: Coords, cut: Cut) -> Iterator[
         raw = coords.rowing == Rowing("sparse", given.tensor) and cut.tokens == 0
         if not is_column and not raw and (coords.shape is not None or found.empty == "short"):
             yield {"form": "sparse", "rows": given.tensor, "shape": coords.shape}
-        if is_column and walk.rank(given.tensor) in (1, None):
-            yield {
-                "form": "segments",
-                "rows": given.tensor,
-                "shape": found.rows or coords.shape if _counts(walk, found, coords) else None,
-            }
+        # UnsortedSegment* leaves values with negative row numbers out, which the language has no word for.
+        if is_column and not found.unordered and walk.rank(given.tensor) in (1, None):
+            yield {"form": "segments", "rows": given.tensor, "shape": _row_count(walk, found, coords)}
 
 
-def _counts(walk: Walk, found: Found, coords: Coords) -> bool:
-    """True when the number of rows is given as a scalar."""
-    tensor = found.rows or coords.shape
-    return tensor is not None and walk.rank(tensor) == 0
+def _row_count(walk: Walk, found: Found, coords: Coords) -> str | None:
+    """The scalar tensor that says how many rows there are, where one is given."""
+    if found.rows is not None:
+        return found.rows  # UnsortedSegment* and *WithNumSegments take nothing but a scalar
+    return coords.shape if coords.shape is not None and walk.rank(coords.shape) == 0 else None
 
 
 def _dense_layouts(walk: Walk, found: Found, cut: Cut) -> Iterator[dict[str, object]]:
@@ -205,7 +210,7 @@ def _dense_layouts(walk: Walk, found: Found, cut: Cut) -> Iterator[dict[str, obj
     if rank is None or out is None or found.ids.tokens[cut.tokens :]:
         return
     if found.pooled:
-        if rank == 2 and len(out) == 2:
+        if rank == 2 and len(out) == 2 and out[1] in (None, walk.table_width(found)):
             yield {"form": "dense"}
         return
     source = walk.shape(cut.tensor) or []

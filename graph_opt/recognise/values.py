@@ -212,6 +212,7 @@ class Found(Value):
     coords: Coords | None = None
     rows: str | None = None  # tensor that says how many rows there are (segments)
     pooled: bool = False
+    unordered: bool = False  # row numbers in any order are legal
     combiner: str = "none"
     accumulation: str = "segment"
     denominator: str = "count"
@@ -227,6 +228,13 @@ class Scaled(Value):
 
     found: Found
     factor: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeated(Value):
+    """One element per value, repeated over the width of a row."""
+
+    of: PerValue
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,6 +34,41 @@ def modulo_and_division(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value
     return with_step(chain, Step("mod" if node.op == "FloorMod" else "divide", (str(number),)))
 
 
+@handles("BitwiseAnd")
+def low_bits(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    """``v & (2^k - 1)`` is ``v mod 2^k``, for negative numbers too."""
+    for data, mask in (inputs, inputs[::-1]):
+        chain, number = chain_of(walk, data), integer(walk, mask)
+        if chain is not None and number is not None and number > 0 and number & (number + 1) == 0:
+            return with_step(chain, Step("mod", (str(number + 1),)))
+    return None
+
+
+@handles("Maximum", "Minimum", "ClipByValue")
+def clipped(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    """Ids clipped to [0, V): every bound is a replacement of the ids beyond it."""
+    if node.op != "ClipByValue" and chain_of(walk, inputs[0]) is None:
+        inputs = inputs[::-1]
+    chain, bounds = chain_of(walk, inputs[0]), [integer(walk, v) for v in inputs[1:]]
+    if chain is None or None in bounds:
+        return None
+    low = bounds[0] if node.op != "Minimum" else None
+    high = bounds[-1] if node.op != "Maximum" else None
+    steps = []
+    if high is not None:
+        steps.append(_at_least(high + 1, high))
+    if low == 0:
+        steps.append(Step("select_negative", ("0",)))
+    elif low is not None:
+        return None
+    return with_step(chain, *steps)
+
+
+def _at_least(bound: int, replacement: int) -> Step:
+    """``v >= bound ? replacement : v``."""
+    return Step("select_out_of_range", (str(-(1 << 63)), str(bound), str(replacement)))
+
+
 @handles("Add", "AddV2", "Mul", "Sub")
 def arithmetic(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     left, right = inputs
@@ -98,7 +133,8 @@ def selections(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     test, yes, no = inputs
     if not isinstance(test, Test):
         return None
-    if isinstance(yes, PerValue | Opaque) and walk.const(yes) is None and walk.const(no) is not None:
+    fixed = is_zero(walk, no) or walk.scalar(no) is not None
+    if isinstance(yes, PerValue | Opaque) and walk.scalar(yes) is None and fixed:
         test, yes, no = test.negated(), no, yes
     found = _vocabulary_with_buckets(walk, test, yes, no)
     if found is not None:
@@ -120,6 +156,8 @@ def _replaced(walk: Walk, test: Test, chain: PerValue, yes: Value) -> Value | No
             added = yes.steps[len(chain.steps) :]
             if yes.steps[: len(chain.steps)] == chain.steps and len(added) == 1 and added[0].kind == "add":
                 return with_step(chain, Step("wrap_negative", added[0].args))
+    if set(bounds) == {"ge"} and number is not None and isinstance(bounds["ge"], int):
+        return with_step(chain, _at_least(bounds["ge"], number))
     if set(bounds) == {"lt", "ge"} and (test.any and len(test.conds) == 2) and number is not None:
         return with_step(chain, Step("select_out_of_range", (str(bounds["lt"]), str(bounds["ge"]), str(number))))
     return None

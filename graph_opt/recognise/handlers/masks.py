@@ -81,8 +81,11 @@ def negation(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
 
 @handles("Where")
 def where(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
-    test = given(walk, inputs[0])
-    return None if test is None or test.any or test.number else Passing(walk.output(node), test.conds)
+    """Positions of the values that pass; what passes a test that the language does not know is a source of its own."""
+    test = inputs[0]
+    if not isinstance(test, Test) or test.any or test.number or any("given" in c.kind for c in test.conds):
+        return None
+    return Passing(walk.output(node), test.conds)
 
 
 @handles("GatherV2", "GatherNd")
@@ -90,8 +93,6 @@ def keep(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     """Values, weights or row numbers taken at the positions that pass a test."""
     data, positions = inputs[:2]
     if not isinstance(positions, Passing) or (node.op == "GatherV2" and walk.scalar(inputs[2]) != 0):
-        return None
-    if _is_row_arithmetic(walk, data, positions):
         return None
     token, before = Keep(positions.conds), passing_tokens(positions)[:-1]
     if isinstance(data, Opaque) and walk.dtype(data) == "int64" and walk.rank(data) == 2 and node.op == "GatherV2":
@@ -103,15 +104,6 @@ def keep(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     return None
 
 
-def _is_row_arithmetic(walk: Walk, data: Value, positions: Passing) -> bool:
-    """True inside ``repeat(range(rows), lengths)``: data and test are both computed from one integer vector."""
-    if any(c.kind not in ("given", "not_given") for c in positions.conds):
-        return False
-    tensors = [data.tensor, *(c.base for c in positions.conds)]
-    leaves = {leaf.removeprefix("shape:") for t in tensors for leaf in walk.facts.leaves(t)}
-    return len(leaves) == 1 and not leaves & set(tensors) and all(walk.dtype(t) in ("int32", "int64") for t in leaves)
-
-
 @handles("IsNan")
 def is_nan(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     return IsNan(walk.output(node), inputs[0]) if isinstance(inputs[0], Found) and inputs[0].pooled else None
@@ -121,7 +113,7 @@ def is_nan(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
 def selected_rows(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     """Rows replaced by zeros: empty rows, rows that are not a number, masked values."""
     test, yes, no = inputs
-    if isinstance(test, Opaque) and walk.dtype(test) == "bool":
+    if isinstance(test, Opaque | PerValue) and walk.dtype(test) == "bool":
         test = given(walk, test) or test
     keeps_yes = isinstance(yes, Found)
     found, other = (yes, no) if keeps_yes else (no, yes)

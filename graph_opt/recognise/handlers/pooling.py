@@ -15,6 +15,7 @@ from graph_opt.recognise.values import (
     Ones,
     Opaque,
     PerValue,
+    Repeated,
     TableRef,
     Test,
     UniqueIndex,
@@ -66,9 +67,10 @@ def segments(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     if isinstance(data, Found) and not data.pooled and data.mask is None:
         combiner = "mean" if node.op == "SegmentMean" else "sum"
         rows = inputs[2].tensor if len(inputs) > 2 else None
-        return (
-            _pooled(data, coords, combiner, "sequential", rows) if data.weights is None or combiner == "sum" else None
-        )
+        if data.weights is not None and combiner == "mean":
+            return None
+        found = _pooled(data, coords, combiner, "sequential", rows)
+        return dataclasses.replace(found, unordered=node.op.startswith("Unsorted")) if found else None
     if node.op == "SegmentMean":
         return None
     if isinstance(data, Ones):
@@ -111,7 +113,11 @@ def weighted_rows(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | Non
             continue
         if isinstance(factor, Test) and factor.number and rows.mask is None:
             return dataclasses.replace(rows, mask=factor)
-        if not _one_per_value(walk, rows, factor) or rows.weights is not None or walk.const(factor) is not None:
+        if isinstance(factor, Repeated):
+            factor = factor.of
+        elif not _one_per_value(walk, rows, factor):
+            return None
+        if rows.weights is not None or walk.const(factor) is not None:
             return None
         weights = walk.per_value(factor)
         if (

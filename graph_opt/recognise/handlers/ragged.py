@@ -25,6 +25,9 @@ def as_row_numbers(walk: Walk, value: Value) -> Coords | None:
 
 def _rowing(walk: Walk, tensor: str) -> Rowing:
     """What segment ids are computed from: one row_splits vector, the shape of one tensor, or only themselves."""
+    splits = _subtracted_splits(walk, tensor)
+    if splits is not None:
+        return Rowing("ragged", splits)
     leaves = walk.facts.leaves(tensor)
     data = [leaf for leaf in leaves if not leaf.startswith("shape:")]
     if len(data) == 1 and data[0] != tensor and walk.rank(data[0]) == 1 and walk.dtype(data[0]) in ("int32", "int64"):
@@ -34,6 +37,26 @@ def _rowing(walk: Walk, tensor: str) -> Rowing:
         if len(sources) == 1 and walk.rank(next(iter(sources))) == 2:
             return Rowing("dense", sources.pop())
     return Rowing("segments", tensor)
+
+
+def _subtracted_splits(walk: Walk, tensor: str) -> str | None:
+    """The vector x of ``x[1:] - x[:-1]``, the row lengths nearest above ``tensor``."""
+    pending, seen = [tensor], set()
+    while pending:
+        current = walk.facts.root(pending.pop(0))
+        if current in seen or not walk.facts.is_arithmetic(current):
+            continue
+        seen.add(current)
+        inputs = [walk.facts.root(i) for i in walk.view.inputs(walk.view.producer(current))]
+        if walk.view.producer(current).op == "Sub":
+            slices = [walk.view.producer(i) for i in inputs]
+            sources = {walk.facts.root(walk.view.inputs(s)[0]) for s in slices if s.op == "StridedSlice"}
+            if len(sources) == 1 and all(s.op == "StridedSlice" for s in slices):
+                source = sources.pop()
+                if walk.rank(source) == 1 and walk.dtype(source) in ("int32", "int64"):
+                    return source
+        pending += inputs
+    return None
 
 
 @handles("RaggedFillEmptyRows")

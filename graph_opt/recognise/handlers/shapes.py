@@ -17,6 +17,7 @@ from graph_opt.recognise.values import (
     Opaque,
     Passing,
     PerValue,
+    Repeated,
     Rowing,
     Scaled,
     Split,
@@ -55,10 +56,21 @@ def slices(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     strides = walk.scalar(inputs[3])
     if new_axis and not shrink and strides == 1 and full == (1 << count) - 1:
         return _moved(walk, inputs[0])
+    if shrink and not new_axis and strides == 1 and _drops_single_axes(walk, inputs[0], shrink, full, count):
+        return _moved(walk, inputs[0])
     column = count == 2 and not new_axis and shrink == 2 and full & 1 and strides == 1
     if column and begins is not None and begins[1] == 0:
         return row_column(walk, inputs[0])
     return None
+
+
+def _drops_single_axes(walk: Walk, value: Value, shrink: int, full: int, count: int) -> bool:
+    """True for ``x[:, 0, :]`` where that axis has one element and everything else is kept."""
+    shape = walk.shape(value)
+    if shape is None or len(shape) < count or full & shrink:
+        return False
+    bits = [(shrink >> k & 1, full >> k & 1, shape[k]) for k in range(count)]
+    return all(size == 1 if dropped else kept for dropped, kept, size in bits)
 
 
 def row_column(walk: Walk, value: Value) -> Coords | None:
@@ -116,15 +128,16 @@ def broadcasts(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     value = inputs[0]
     if isinstance(value, Empty | Zeros | Ones):
         return value
-    if isinstance(value, Test | PerValue | Denominator) or (
-        isinstance(value, Opaque) and walk.dtype(value) == "float32"
-    ):
-        before, after = walk.shape(value), walk.shape(walk.output(node))
-        if before and after and len(before) == len(after) and before[-1] == 1:
-            multiples = walk.const(inputs[1]) if node.op == "Tile" else None
-            if multiples is None or (multiples[:-1] == 1).all():
-                return value if not isinstance(value, PerValue | Opaque) else None
-    return None
+    before, after = walk.shape(value), walk.shape(walk.output(node))
+    if not before or not after or len(before) != len(after) or before[-1] != 1:
+        return None
+    multiples = walk.const(inputs[1]) if node.op == "Tile" else None
+    if multiples is not None and not (multiples[:-1] == 1).all():
+        return None
+    if isinstance(value, Test | Denominator):
+        return value
+    chain = walk.per_value(value)
+    return None if chain is None else Repeated(walk.output(node), chain)
 
 
 @handles("Fill")
@@ -174,7 +187,7 @@ def number_casts(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None
         return value
     if isinstance(value, Found):
         return dataclasses.replace(value, dtype=target)
-    if isinstance(value, Opaque) and source == "bool":
+    if isinstance(value, Opaque | PerValue) and source == "bool":
         from graph_opt.recognise.handlers.masks import given
 
         test = given(walk, value)
