@@ -9,10 +9,16 @@ mkdir -p build
 exec 9>build/.build.lock
 flock 9
 
+installed_settings() {  # what of pyproject.toml the editable install depends on; not the linters' settings
+  .venv/bin/python -c 'import json, tomllib
+settings = tomllib.load(open("pyproject.toml", "rb"))
+print(json.dumps([settings["build-system"], settings["project"], settings["tool"]["scikit-build"]], sort_keys=True))'
+}
+
 PATH="$PWD/.venv/bin:$PATH"
 export PATH CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-2}"
 stamp=.venv/.stamp-editable
-want=$( (pwd; cat pyproject.toml tfctr/version.py) | sha256sum | cut -d' ' -f1)
+want=$( (pwd; cat tfctr/version.py; installed_settings) | sha256sum | cut -d' ' -f1)
 build_dir=$(echo build/cp311-*)
 
 if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ] || [ ! -f "$build_dir/build.ninja" ]; then
