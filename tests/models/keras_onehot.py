@@ -63,4 +63,20 @@ def _save(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
     return {SERVING: arrays}
 
 
-BUILDERS = [ModelBuilder("c_keras_onehot", "C Keras one-hot", _save)]
+def _save_float_ids(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
+    """Ids that arrive as float32, as a numeric pipeline gives them: Keras casts them to int32 (toward zero)."""
+    arrays = {name: rng.integers(0, 80, BATCH).astype(np.float32) for name in ("shop", "brand")}
+    arrays["shop"] += rng.choice([0.0, 0.25], BATCH).astype(np.float32)
+    inputs = {name: keras.Input((), dtype="float32", name=name) for name in arrays}
+    parts = [keras.layers.Embedding(80, 6 + k, name=f"embedding_{k}")(x) for k, x in enumerate(inputs.values())]
+    hidden = keras.layers.Dense(16, activation="relu", name="hidden")(keras.layers.Concatenate()(parts))
+    model = keras.Model(inputs, {"click": keras.layers.Dense(1, activation="sigmoid", name="click")(hidden)})
+    randomise(model, rng)
+    export(model, path, arrays)
+    return {SERVING: arrays}
+
+
+BUILDERS = [
+    ModelBuilder("c_keras_onehot", "C Keras one-hot", _save),
+    ModelBuilder("c_keras_float_ids", "C Keras one-hot", _save_float_ids),
+]
