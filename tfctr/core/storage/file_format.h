@@ -82,7 +82,7 @@ class TFCTR_EXPORT ContainerWriter {
   // Sparse payload instead of Append: sets the payload's length, holes read as zero, no block checksums.
   Status SetSparseLength(uint64_t bytes);
   Status WriteAt(uint64_t offset, const void* data, uint64_t bytes);
-  // Pads, writes checksums, metadata and footer, fsyncs and renames to the target path.
+  // Pads, writes checksums, metadata and footer, fsyncs (a dense payload) and renames to the target path.
   Status Finish(const Metadata& metadata);
 
  private:
