@@ -69,7 +69,7 @@ def test_verify_finds_a_flipped_table_byte(
 
     broken = tmp_path / "broken"
     shutil.copytree(bundle, broken)
-    for table in (broken / "assets").iterdir():
+    for table in (broken / "assets").rglob("*.table"):
         data = bytearray(table.read_bytes())
         data[3 : 4 * (len(data) // 16) : 4] = bytes(b ^ 0x40 for b in data[3 : 4 * (len(data) // 16) : 4])
         table.write_bytes(data)
