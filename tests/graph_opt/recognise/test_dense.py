@@ -51,7 +51,7 @@ def test_flattened_columns(columns: int, flatten: str) -> None:
         (lambda m: tf.strings.to_hash_bucket_strong(m.input("x", [None], tf.string), 9, [7, 8]), ["hash_strong:9;7;8"]),
         (lambda m: bucketize(m.input("x", [None], tf.float32)), ["bucketize:0.5;1.0"]),
         (lambda m: m.find(m.input("x", [None], tf.string), 9, 0), ["vocab:9;0"]),
-        (lambda m: tf.maximum(m.input("x", [None]), 0), None),
+        (lambda m: tf.abs(m.input("x", [None])), None),
     ],
 )  # fmt: skip
 def test_id_transforms(make, steps) -> None:  # type: ignore[no-untyped-def]

@@ -85,6 +85,14 @@ def small_ids(m: Model) -> tf.Tensor:
     return tf.raw_ops.GatherNd(params=table, indices=m.input("ids", [None, 1], tf.int32))
 
 
+def short_ids(m: Model) -> tf.Tensor:
+    return tf.raw_ops.GatherV2(params=m.table(), indices=m.input("ids", [None], tf.int16), axis=0)
+
+
+def unknown_rank(m: Model) -> tf.Tensor:
+    return tf.gather(m.table(), tf.compat.v1.placeholder(tf.int64, None, name="ids"))
+
+
 def parts_of_two_widths(m: Model) -> tf.Tensor:
     parts = [m.table(13, 4), m.table(12, 4, tf.float64)]
     ids = m.input("ids", [None])
@@ -93,6 +101,16 @@ def parts_of_two_widths(m: Model) -> tf.Tensor:
     inside = tf.dynamic_partition(ids // 2, owner, 2)
     rows = [tf.gather(parts[0], inside[0]), tf.cast(tf.gather(parts[1], inside[1]), tf.float32)]
     return tf.dynamic_stitch(where, rows)
+
+
+def part_used_elsewhere(m: Model) -> list[tf.Tensor]:
+    parts = [m.table(13, 4), m.table(12, 4)]
+    ids = m.input("ids", [None])
+    owner = tf.cast(ids % 2, tf.int32)
+    where = tf.dynamic_partition(tf.range(tf.size(ids)), owner, 2)
+    inside = tf.dynamic_partition(ids // 2, owner, 2)
+    rows = [tf.gather(part, i) for part, i in zip(parts, inside, strict=True)]
+    return [tf.dynamic_stitch(where, rows), rows[0]]
 
 
 CASES: list[tuple[Build, str]] = [
@@ -108,6 +126,9 @@ CASES: list[tuple[Build, str]] = [
     (other_axis, reasons.GATHER_AXIS),
     (small_ids, reasons.GATHER_AXIS),
     (constant_ids, reasons.CONSTANT_IDS),
+    (short_ids, reasons.IDS_DTYPE),
+    (unknown_rank, reasons.NOT_IN_LANGUAGE),
+    (part_used_elsewhere, reasons.USED_INSIDE),
     (parts_of_two_widths, reasons.PARTS_DIFFER),
 ]
 
@@ -157,6 +178,10 @@ def test_lookups_that_no_output_needs_are_not_mentioned() -> None:
     candidates, refusals = recognise(build)
     assert [c.spec.name for c in candidates] == ["ids"]
     assert refusals == []
+
+
+def test_every_reason_has_a_case() -> None:
+    assert {reason for _, reason in CASES} == set(reasons.ALL)
 
 
 def test_every_reason_is_one_sentence() -> None:

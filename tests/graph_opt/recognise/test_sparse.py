@@ -125,10 +125,18 @@ def test_ragged_gather_and_mean_with_nan_replaced() -> None:
 def test_given_segment_ids() -> None:
     def build(m: Model) -> tf.Tensor:
         rows = tf.gather(m.table(), m.input("ids", [None]))
-        return tf.math.unsorted_segment_sum(rows, m.input("segments", [None]), m.input("count", [], tf.int32))
+        return tf.math.segment_sum(rows, m.input("segments", [None]))
 
     spec = only_spec(build)
-    assert (spec.form, spec.rows, spec.shape, spec.combiner) == ("segments", "segments:0", "count:0", "sum")
+    assert (spec.form, spec.rows, spec.combiner, spec.empty) == ("segments", "segments:0", "sum", "short")
+
+
+def test_unsorted_segments_may_leave_values_out_so_only_the_rows_are_taken() -> None:
+    def build(m: Model) -> tf.Tensor:
+        rows = tf.gather(m.table(), m.input("ids", [None]))
+        return tf.math.unsorted_segment_sum(rows, m.input("segments", [None]), m.input("count", [], tf.int32))
+
+    assert only_spec(build).combiner == "none"
 
 
 def test_alternatives_describe_the_same_output() -> None:
