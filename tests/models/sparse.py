@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 
 import numpy as np
@@ -94,21 +93,11 @@ class SparseModel(tf.Module):
 
 
 def _builder(
-    name: str,
-    features: list[SparseFeature],
-    composite: bool = False,
-    family: str = "A safe sparse",
-    written_before: tuple[int, int, int] | None = None,
+    name: str, features: list[SparseFeature], composite: bool = False, family: str = "A safe sparse"
 ) -> ModelBuilder:
-    """``written_before``: as a TensorFlow of that day (year, month, day) wrote the lookups."""
-
     def save(path: str, rng: np.random.Generator) -> dict[str, Arrays]:
         model = SparseModel(rng, features, composite)
-        horizon = (
-            tf.compat.forward_compatibility_horizon(*written_before) if written_before else contextlib.nullcontext()
-        )
-        with horizon:
-            save_module(path, model, model.serve, model.specs())
+        save_module(path, model, model.serve, model.specs())
         return {SERVING: model.inputs(rng)}
 
     return ModelBuilder(name, family, save)
@@ -139,7 +128,6 @@ BUILDERS = [
     _builder("a_safe_sparse_defid_w", _varied(3, default_id=7, weighted=True)),
     _builder("a_safe_sparse_maxnorm", _varied(3, max_norm=1.0)),
     _builder("a_safe_sparse_maxnorm_w", _varied(3, max_norm=1.0, weighted=True)),
-    _builder("a_safe_sparse_legacy", _varied(3), written_before=(2023, 9, 1)),
     _builder("a_plain_sparse", _varied(6, **PLAIN), family="A plain sparse"),
     _builder("a_plain_sparse_w", _varied(3, weighted=True, **PLAIN), family="A plain sparse"),
 ]  # fmt: skip

@@ -21,14 +21,15 @@ from tests.models import (
     partitioned,
     ragged,
     sparse,
+    sparse_v1,
     structure,
     vocabularies,
 )
 from tests.models.base import BuiltModel, ModelBuilder, read_build, save_build
 
 _MODULES = (
-    sparse, ragged, keras_onehot, keras_sequences, vocabularies, partitioned, computed_ids, structure, no_lookup,
-    legacy_columns, legacy_deepctr,
+    sparse, sparse_v1, ragged, keras_onehot, keras_sequences, vocabularies, partitioned, computed_ids,
+    structure, no_lookup, legacy_columns, legacy_deepctr,
 )  # fmt: skip
 MODELS: dict[str, ModelBuilder] = {b.name: b for module in _MODULES for b in module.BUILDERS}
 
