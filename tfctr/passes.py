@@ -1,8 +1,8 @@
 """Write, test and register your own graph pass (docs/passes_howto.md has a runnable example).
 
 A pass is a function of a :class:`GraphItem` and :class:`ConvertOptions` that edits the item's graph through a
-:class:`GraphView` and returns a :class:`PassOutcome`. ``tfctr.convert(..., extra_passes=[Pass(...)])`` runs it after
-the lookups are fused and before inputs are packed. A pass that raises or leaves an illegal graph is undone and reported.
+:class:`GraphView` and returns a :class:`PassOutcome`. ``tfctr.convert(..., extra_passes=[Pass(...)])`` runs it when
+lookups are fused, before inputs are packed. A pass that raises or leaves an illegal graph is undone and reported.
 
     GraphView, canonical, node_of, port_of   producers, consumers and safe edits of a GraphDef
     GraphItem                                the model: graph, signatures, tables

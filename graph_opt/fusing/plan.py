@@ -26,6 +26,7 @@ class Block:
 
     parts: lookups and copied inputs, left to right. concat: the node that the block replaces, "" where it replaces the
     output of its one lookup. first, count: the inputs of the concat that it stands for; ``whole``: all of them.
+    cast: DataType that every input was cast to before the concat, so that one cast of the block does; 0: none.
     """
 
     parts: tuple[Member | CopySpec, ...]
@@ -33,6 +34,7 @@ class Block:
     first: int = 0
     count: int = 0
     whole: bool = False
+    cast: int = 0
 
     @property
     def members(self) -> list[Member]:
@@ -41,6 +43,14 @@ class Block:
     @property
     def columns(self) -> int:
         return sum(p.spec.width if isinstance(p, Member) else p.width for p in self.parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slot:
+    """One input of a concat: what a block may take in (None: nothing), and the DataType it is cast to (0: none)."""
+
+    part: Member | CopySpec | None
+    cast: int = 0
 
 
 def group_key(member: Member) -> GroupKey:
@@ -78,14 +88,27 @@ class Planner:
         if axis is None or rank is None:
             return []
         position = int(axis) % rank
-        found: list[Member | CopySpec | None] = []
+        found: list[_Slot] = []
         for tensor in inputs[:-1]:
-            member = self._member_behind(tensor, by_output)
+            source, cast = self._behind_cast(tensor)
+            member = self._member_behind(source, by_output)
             if member is not None and self._foldable(member, position, rank):
-                found.append(member)
+                found.append(_Slot(member, cast))
             else:
-                found.append(self._copy(tensor) if rank == 2 and position == 1 else None)
+                found.append(_Slot(self._copy(tensor) if rank == 2 and position == 1 else None))
         return self._runs(concat, found)
+
+    def _behind_cast(self, tensor: str) -> tuple[str, int]:
+        """What a Cast that nobody else uses reads, and the DataType it casts to; else the tensor itself and 0."""
+        node = self._view.producer(tensor)
+        if (
+            node.op != "Cast"
+            or node.attr["Truncate"].b
+            or len(self._view.data_consumers(node.name)) != 1
+            or node.name in self._keep
+        ):
+            return tensor, 0
+        return self._view.inputs(node)[0], node.attr["DstT"].type
 
     def _foldable(self, member: Member, axis: int, rank: int) -> bool:
         return rank == 2 and axis == 1 if output_form(member.spec) == "rows" else axis == rank - 1
@@ -120,20 +143,17 @@ class Planner:
             return None
         return CopySpec(name=node_of(tensor), source=tensor, width=shape[1])
 
-    def _runs(self, concat: str, found: Sequence[Member | CopySpec | None]) -> list[Block]:
-        """Runs of neighbours that one group can hold: all inputs, or else at least two lookups and what lies between
-        them.
-        """
+    def _runs(self, concat: str, found: Sequence[_Slot]) -> list[Block]:
+        """Runs of neighbours that one group can hold: all inputs, or at least two lookups and what lies between."""
         blocks: list[Block] = []
         start = 0
         while start < len(found):
-            member = found[start]
-            if not isinstance(member, Member) and not self._leads(found, start):
+            if not isinstance(found[start].part, Member) and not self._leads(found, start):
                 start += 1
                 continue
-            key = group_key(next(p for p in found[start:] if isinstance(p, Member)))
+            first = next(slot for slot in found[start:] if isinstance(slot.part, Member))
             end = start
-            while end < len(found) and self._fits(found[end], key):
+            while end < len(found) and self._fits(found[end], first):
                 end += 1
             block = self._block(concat, found, start, end)
             if block is not None:
@@ -141,29 +161,32 @@ class Planner:
             start = max(end, start + 1)
         return blocks
 
-    def _leads(self, found: Sequence[Member | CopySpec | None], start: int) -> bool:
+    def _leads(self, found: Sequence[_Slot], start: int) -> bool:
         """True at the first input when it is a copy that a lookup follows: the run may take in the whole concat."""
-        if start != 0 or found[0] is None:
+        if start != 0 or found[0].part is None:
             return False
-        first = next((p for p in found if p is None or isinstance(p, Member)), None)
-        return isinstance(first, Member)
+        following = next((s.part for s in found if s.part is None or isinstance(s.part, Member)), None)
+        return isinstance(following, Member)
 
-    def _fits(self, part: Member | CopySpec | None, key: GroupKey) -> bool:
-        if isinstance(part, Member):
-            return group_key(part) == key
-        if part is None or key[2] != "float32" or key[3] != "rows":
+    def _fits(self, slot: _Slot, first: _Slot) -> bool:
+        """True when ``slot`` can stand in one block with the lookup ``first``."""
+        assert isinstance(first.part, Member)
+        key = group_key(first.part)
+        if isinstance(slot.part, Member):
+            return group_key(slot.part) == key and slot.cast == first.cast
+        if slot.part is None or key[2] != "float32" or key[3] != "rows" or first.cast:
             return False
-        return self._levels.of_tensor(part.source) <= key[1]
+        return self._levels.of_tensor(slot.part.source) <= key[1]
 
-    def _block(self, concat: str, found: Sequence[Member | CopySpec | None], start: int, end: int) -> Block | None:
-        if start == 0 and end == len(found):
-            parts = tuple(p for p in found if p is not None)
-            return Block(parts, concat, 0, len(found), whole=True) if len(parts) == len(found) else None
-        while start < end and not isinstance(found[start], Member):
-            start += 1
-        while start < end and not isinstance(found[end - 1], Member):
-            end -= 1
-        parts = tuple(p for p in found[start:end] if p is not None)
-        if sum(isinstance(p, Member) for p in parts) < 2:
+    def _block(self, concat: str, found: Sequence[_Slot], start: int, end: int) -> Block | None:
+        whole = start == 0 and end == len(found)
+        if not whole:
+            while start < end and not isinstance(found[start].part, Member):
+                start += 1
+            while start < end and not isinstance(found[end - 1].part, Member):
+                end -= 1
+        parts = tuple(slot.part for slot in found[start:end] if slot.part is not None)
+        members = sum(isinstance(p, Member) for p in parts)
+        if len(parts) != end - start or members < (1 if whole else 2):
             return None
-        return Block(parts, concat, start, end - start)
+        return Block(parts, concat, start, end - start, whole, found[start].cast if members == len(parts) else 0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+from tensorflow.core.framework import node_def_pb2
+
 from graph_opt.fused_node import FUSED_OP, bind_arguments, empty_constants, fused_node, output_form
 from graph_opt.fusing.levels import Member
 from graph_opt.fusing.plan import Block
@@ -107,6 +109,8 @@ class Rewriter:
         return seen
 
     def _redirect(self, block: Block, tensor: str) -> None:
+        if block.cast:
+            tensor = self._cast(block, tensor)
         if not block.concat:
             self._replace_output(block.members[0].output, tensor)
         elif block.whole:
@@ -119,10 +123,19 @@ class Rewriter:
             self._view.set_inputs(block.concat, [*inputs[:first], tensor, *inputs[first + block.count :]])
             node.attr["N"].i -= block.count - 1
 
+    def _cast(self, block: Block, tensor: str) -> str:
+        node = node_def_pb2.NodeDef(
+            name=self._view.unique_name(f"{block.concat}/tfctr_cast"), op="Cast", input=[tensor]
+        )
+        node.attr["SrcT"].type = self._dtype(tensor)
+        node.attr["DstT"].type = block.cast
+        node.attr["Truncate"].b = False
+        return self._view.add(node).name
+
     def _reads(self, data_input: str, part: Member | CopySpec, block: Block) -> bool:
         wanted = part.output if isinstance(part, Member) else part.source
         tensor = canonical(data_input)
-        while tensor != wanted and self._view.producer(tensor).op in ("Identity", "Reshape"):
+        while tensor != wanted and self._view.producer(tensor).op in ("Identity", "Reshape", "Cast"):
             tensor = self._view.inputs(self._view.producer(tensor))[0]
         return tensor == wanted
 

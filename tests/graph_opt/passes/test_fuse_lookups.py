@@ -315,3 +315,16 @@ def test_tables_of_different_dtypes_are_groups_of_their_own(tmp_path):
     feeds = {"half_ids": np.arange(5), "full_ids": np.arange(5)}
     after = assert_rewrites(fuse_lookups, item, feeds=feeds, fired=2)
     assert sorted(g.outputs[0].dtype for g in after.groups) == ["float16", "float32"]
+
+
+def test_casts_before_a_concat_become_one(tmp_path):
+    def build(tables):
+        found = [tf.gather(tables[n], placeholder(tf.int64, [None], f"{n}_ids")) for n in ("a", "b")]
+        return {"joined": tf.concat([tf.cast(f, tf.float32) for f in found], 1)}
+
+    arrays = {n: table(seed=k).astype(np.float16) for k, n in enumerate("ab")}
+    item = graph_item(build, tables=arrays, work_dir=tmp_path)
+    after = assert_rewrites(fuse_lookups, item, feeds={"a_ids": np.arange(5), "b_ids": np.arange(5)}, fired=2)
+    counts = op_counts(after)
+    assert counts["Cast"] == counts[FUSED] == 1
+    assert "ConcatV2" not in counts

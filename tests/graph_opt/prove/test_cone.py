@@ -60,3 +60,10 @@ def test_a_stateful_op_is_a_reason():
 def test_output_that_is_a_source():
     with pytest.raises(ConeError, match="one of its own sources"):
         extract_cone(view_of(gathers), "a/ids", ["a/ids"])
+
+
+def test_an_op_nobody_knows_is_a_reason():
+    view = view_of(gathers)
+    view.node("a/out").op = "__inference_lookup_42"
+    with pytest.raises(ConeError, match="a call of '__inference_lookup_42' that is not inlined"):
+        extract_cone(view, "a/out", ["a/ids"])

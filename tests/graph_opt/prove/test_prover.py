@@ -10,6 +10,7 @@ import tensorflow as tf
 from graph_opt.candidates import Candidate
 from graph_opt.lookup_spec import Step
 from graph_opt.prove import prove, prove_all
+from graph_opt.prove.probes import make_probes
 from graph_opt.testing import graph_item
 from tests.graph_opt.graphs import ROWS, WIDTH, one_hot_gather, output_of, placeholder, safe_sparse, sparse_input, table
 from tests.graph_opt.prove.specs import dense, spec
@@ -233,6 +234,62 @@ def test_strings_through_a_vocabulary(tmp_path):
     assert proof.ok, proof.reason
     proof = prove(item, candidate(item, gather_spec(steps=(Step("vocab", ("1", "8")),)), "rows"))
     assert "values differ" in proof.reason
+
+
+def test_parts_read_in_two_orders(tmp_path):
+    def build(tables):
+        ids = placeholder(tf.int64, [None], "ids")
+        parts = [tables["p0"], tables["p1"]]
+        return {
+            s: tf.compat.v1.nn.embedding_lookup(parts, ids, partition_strategy=s) for s in ("div", "mod")
+        }  # fmt: skip
+
+    item = graph_item(build, tables={"p0": table(50), "p1": table(50, seed=1)}, work_dir=tmp_path)
+    found = [
+        Candidate(
+            spec=gather_spec(table=-1), output=output_of(item, strategy), nodes=frozenset(), gather="gather",
+            parts=tuple(item.tables), strategy=strategy,
+        )
+        for strategy in ("div", "mod")
+    ]  # fmt: skip
+    proofs = prove_all(item, found)
+    assert proofs[0].ok
+    assert "more than one order" in proofs[1].reason
+
+
+def test_a_spec_with_fields_its_form_has_not(gather):
+    assert "reads no rows" in prove(gather, candidate(gather, gather_spec(rows="ids:0"), "rows")).reason
+
+
+def test_probes_that_tell_nothing_prove_nothing(safe_mean, monkeypatch):
+    def only_empty(*args, **kwargs):
+        return [p for p in make_probes(*args, **kwargs) if p.label == "all rows empty"]
+
+    monkeypatch.setattr("graph_opt.prove.prover.make_probes", only_empty)
+    proof = prove(safe_mean, candidate(safe_mean, safe_spec(combiner="sum"), "a"))
+    assert proof.reason == "no probe gave a value other than zero, so nothing is proven"
+
+
+def test_a_stateless_call_runs_with_its_library(tmp_path):
+    @tf.function
+    def looked_up(rows, ids):
+        return tf.gather(rows, ids)
+
+    def build(tables):
+        return {"rows": looked_up(tables["emb"], placeholder(tf.int64, [None], "ids"))}
+
+    item = graph_item(build, tables={"emb": table()}, work_dir=tmp_path)
+    assert prove(item, candidate(item, gather_spec(), "rows")).ok
+
+
+def test_an_empty_batch_that_stock_can_not_run_is_forgiven(tmp_path):
+    def build(tables):
+        rows = tf.gather(tables["emb"], placeholder(tf.int64, [None], "ids"))
+        return {"rows": tf.reshape(tf.reshape(rows, [tf.size(rows) // WIDTH, -1]), [-1, WIDTH])}
+
+    item = graph_item(build, tables={"emb": table()}, work_dir=tmp_path)
+    proof = prove(item, candidate(item, gather_spec(), "rows"))
+    assert proof.ok, proof.reason
 
 
 def test_nothing_to_prove(safe_mean):
