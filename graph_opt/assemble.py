@@ -25,7 +25,9 @@ _LIMIT = (2 << 30) - 1
 
 
 def saved_model_bytes(source: SavedModelSource, item: GraphItem) -> bytes:
-    """A TF1-format SavedModel with the MetaGraph of ``item``: every signature, assets, init op, restore op of its state."""
+    """A TF1-format SavedModel with the MetaGraph of ``item``: every signature, assets, init op, restore op of its
+    state.
+    """
     saved = saved_model_pb2.SavedModel(saved_model_schema_version=1)
     meta = saved.meta_graphs.add()
     meta.meta_info_def.tags.extend(source.tags)

@@ -11,19 +11,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-
 from graph_opt import pipeline
 from graph_opt.assemble import bundle_manifest, saved_model_bytes
 from graph_opt.describe import boundary, describe
 from graph_opt.finish import finish, write_state
 from graph_opt.item import GraphItem
-from graph_opt.options import ConvertOptions
 from graph_opt.lookup_spec import LookupSpec
+from graph_opt.options import ConvertOptions
 from graph_opt.parity import OutputParity
 from graph_opt.passes.fuse_lookups import spec_details
 from graph_opt.passes.prune_training import prune
-from graph_opt.recognise import find_lookups
 from graph_opt.recheck import compare_items
+from graph_opt.recognise import find_lookups
 from graph_opt.report import PassReport
 from graph_opt.saved_model import SavedModelSource, inline, load
 from graph_opt.store_files import Checkpoint, item_size
@@ -38,7 +37,9 @@ Progress = Callable[[str, int, int], None]
 
 @dataclasses.dataclass(frozen=True)
 class ConvertReport:
-    """What a conversion did. manifest: as written into the bundle. path: the bundle. notes: what was chosen or stated on the way."""
+    """What a conversion did. manifest: as written into the bundle. path: the bundle. notes: what was chosen or stated
+    on the way.
+    """
 
     path: Path
     manifest: dict[str, Any]
@@ -58,8 +59,8 @@ def convert(
 ) -> ConvertReport:
     """Converts the SavedModel at ``in_path`` into a bundle at ``out_path``.
 
-    options: see :class:`ConvertOptions`; ``fields`` override single ones (``convert(a, b, force=True)``). progress is called
-    with (stage, done, total). Nothing is at ``out_path`` unless the outputs agree.
+    options: see :class:`ConvertOptions`; ``fields`` override single ones (``convert(a, b, force=True)``). progress is
+    called with (stage, done, total). Nothing is at ``out_path`` unless the outputs agree.
 
     Raises UsageError (paths, tags, signatures, unknown ops, disk), CorruptFileError (the model's variables),
     OutputsDifferError (the converted graph gives other numbers), StrictRefusal (``strict``, ``require_fused``).
@@ -95,7 +96,14 @@ class _Conversion:
             parity = self._compare(reference, item, described, writer)
             self._write(writer, item, reference)
             manifest = bundle_manifest(
-                self.source, item, writer.folder, self.bundle_id, described, reports, parity, ops=(before, _op_count(item))
+                self.source,
+                item,
+                writer.folder,
+                self.bundle_id,
+                described,
+                reports,
+                parity,
+                ops=(before, _op_count(item)),
             )
             manifest["elapsed_ms"] = round((time.perf_counter() - self.start) * 1000, 1)
             writer.write_manifest(manifest)
@@ -152,7 +160,8 @@ class _Conversion:
         if different:
             first = different[0]
             raise OutputsDifferError(
-                f"signature {first.signature!r}, output {first.output!r}: the converted graph {first.reason}; nothing was written"
+                f"signature {first.signature!r}, output {first.output!r}: the converted graph {first.reason}; "
+                "nothing was written"
             )
         return found
 
@@ -167,8 +176,8 @@ class _Conversion:
 
 
 def analyse(path: str | Path, tags: Sequence[str] | None = None) -> dict[str, Any]:
-    """What a plain SavedModel holds: ``path``, ``source``, ``tags``, ``signatures`` and ``store`` as in a manifest; nothing is
-    proven or written, and no table is read. Lookups have the status "found" (recognised) or "left".
+    """What a plain SavedModel holds: ``path``, ``source``, ``tags``, ``signatures`` and ``store`` as in a manifest;
+    nothing is proven or written, and no table is read. Lookups have the status "found" (recognised) or "left".
     """
     library.load()
     source = load(path, tags)
@@ -180,7 +189,15 @@ def analyse(path: str | Path, tags: Sequence[str] | None = None) -> dict[str, An
     for info in described.values():
         info["boundary"] = boundary(item, info["lookups"])
     files = [
-        {"index": k, "kind": f.kind, "file": "", "name": f.name, "dtype": f.dtype, "shape": list(f.shape), "bytes": _size(f)}
+        {
+            "index": k,
+            "kind": f.kind,
+            "file": "",
+            "name": f.name,
+            "dtype": f.dtype,
+            "shape": list(f.shape),
+            "bytes": _size(f),
+        }
         for k, f in enumerate(item.files)
     ]
     return {
@@ -237,7 +254,9 @@ def _op_count(item: GraphItem) -> int:
 
 
 def _disk_needed(item: GraphItem, source: SavedModelSource) -> int:
-    """Bytes of the bundle, from above: every variable that serving needs, parts of partitioned ones twice (merged), the assets."""
+    """Bytes of the bundle, from above: every variable that serving needs, parts of partitioned ones twice (merged),
+    the assets.
+    """
     copy = _pruned(item)
     needed = 64 << 20
     if copy.variables:

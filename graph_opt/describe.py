@@ -1,4 +1,6 @@
-"""Puts together what a manifest says about each signature: inputs with their domains, features, outputs, lookups, boundary."""
+"""Puts together what a manifest says about each signature: inputs with their domains, features, outputs, lookups,
+boundary.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,9 @@ def describe(
 ) -> dict[str, Any]:
     """signature -> info of every signature of the reference graph ``item``.
 
-    lookups: the fuse pass's (or an analysis's) entries; each goes to the signatures whose outputs need its node in ``final``
-    (the rewritten graph; default ``item``). specs: of the found lookups; they tell which inputs belong together.
+    lookups: the fuse pass's (or an analysis's) entries; each goes to the signatures whose outputs need its node in
+    ``final`` (the rewritten graph; default ``item``). specs: of the found lookups; they tell which inputs belong
+    together.
     """
     view = GraphView(item.graph_def)
     final_view = GraphView(final.graph_def) if final is not None else view
@@ -107,7 +110,9 @@ def _json_key(key: Any) -> Any:
 
 
 def boundary(item: GraphItem, lookups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lookup results that the dense part reads: {tensor, dtype, shape} of fused outputs and of gathers that were left."""
+    """The lookup results that the dense part reads: {tensor, dtype, shape} of fused outputs and of gathers that were
+    left.
+    """
     view = GraphView(item.graph_def)
     names = dict.fromkeys(canonical(e.get("output") or e["node"]) for e in lookups)
     tensors = [t for t in names if t in _outputs_of(view, t)]

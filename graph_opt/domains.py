@@ -18,8 +18,10 @@ from graph_opt.view import GraphView, canonical, node_of, port_of
 
 WIDE = 1 << 30
 _FIRST = frozenset(
-    ("Identity", "Cast", "Reshape", "ExpandDims", "Squeeze", "Unique", "UniqueV2", "StridedSlice", "Slice", "Tile", "Snapshot", "StopGradient",
-     "EnsureShape", "GatherV2", "GatherNd", "Transpose", "DynamicPartition", "BroadcastTo", "Split", "SplitV", "Pad", "PadV2",
+    ("Identity", "Cast", "Reshape", "ExpandDims", "Squeeze", "Unique", "UniqueV2", "StridedSlice", "Slice", "Tile",
+     "Snapshot", "StopGradient",
+     "EnsureShape", "GatherV2", "GatherNd", "Transpose", "DynamicPartition", "BroadcastTo", "Split", "SplitV", "Pad",
+     "PadV2",
      "Abs", "IdentityN", "Unpack", "ReverseV2", "StringLower", "StringUpper", "StringStrip", "RaggedGather")
 )  # fmt: skip
 _FINDS = ("TfctrVocabFind", "LookupTableFindV2")
@@ -27,8 +29,8 @@ PARSERS = ("ParseExampleV2", "ParseExample", "ParseSingleExample")
 
 
 class Domains:
-    """Statements about source tensors: {"kind": "ids", low, high} | {"kind": "keys", "file": index} | {"kind": "text"} | {"kind":
-    "float", low, high}. ``of`` maps a source tensor (a feed or a parser's output) to its statement."""
+    """Statements about source tensors: {"kind": "ids", low, high} | {"kind": "keys", "file": index} | {"kind": "text"}
+    | {"kind": "float", low, high}. ``of`` maps a source tensor (a feed or a parser's output) to its statement."""
 
     def __init__(self, view: GraphView, sources: set[str], facts: Facts | None = None) -> None:
         self.view = view
@@ -86,9 +88,7 @@ class Domains:
         for above, changed in self._above(node, port_of(tensor), domain):
             self._walk(above, changed)
 
-    def _above(
-        self, node: node_def_pb2.NodeDef, port: int, domain: dict[str, Any]
-    ) -> list[tuple[str, dict[str, Any]]]:
+    def _above(self, node: node_def_pb2.NodeDef, port: int, domain: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         inputs = self.view.inputs(node)
         if node.op in _FINDS:
             return [(inputs[1], _keys(node))]
@@ -127,6 +127,7 @@ class Domains:
             if left is None and right is None:
                 return []
             value, other = (right, inputs[0]) if right is not None else (left, inputs[1])
+            assert value is not None
             return [(other, _ids(low - int(value.min()), high - int(value.max())))]
         if node.op == "Sub" and right is not None:
             return [(inputs[0], _ids(low + int(right.max()), high + int(right.min())))]
@@ -195,7 +196,7 @@ def parser_features(view: GraphView, node: node_def_pb2.NodeDef, domains: Domain
         dense_keys = [k for i in inputs[2 + len(sparse) : 2 + len(sparse) + len(dense)] for k in keys(i)]
         ragged_keys = []
     ns, nd = len(sparse), len(dense)
-    found = [
+    found: list[dict[str, Any]] = [
         {"key": k.decode(), "dtype": t, "kind": "sparse", "shape": [], "domain": domain(ns + j)}
         for j, (k, t) in enumerate(zip(sparse_keys, sparse, strict=False))
     ]

@@ -21,7 +21,9 @@ _NAMED_RESOURCES = (
 
 
 def finish(item: GraphItem) -> None:
-    """Adds the store's opening, the restore op of mutable state, and names resources after the bundle (in place, once)."""
+    """Adds the store's opening, the restore op of mutable state, and names resources after the bundle (in place,
+    once).
+    """
     view = GraphView(item.graph_def)
     _own_names(item, view)
     if item.store_node:
@@ -33,7 +35,8 @@ def finish(item: GraphItem) -> None:
 
 
 def _own_names(item: GraphItem, view: GraphView) -> None:
-    # The TF2 loader runs a TF1 graph in the process's one resource manager: equal names of two bundles would meet there.
+    # The TF2 loader runs a TF1 graph in the process's one resource manager: equal names of two bundles would meet
+    # there.
     for node in view:
         if node.op in _NAMED_RESOURCES:
             own = node.attr["shared_name"].s or node.name.encode()
@@ -64,7 +67,8 @@ def _open_store(item: GraphItem, view: GraphView) -> None:
 
 
 def _add_restore(item: GraphItem, view: GraphView, states: list[MutableState]) -> None:
-    keys, wanted = [], []
+    keys: list[str] = []
+    wanted: list[int] = []
     for state in states:
         node = view.node(state.node)
         attrs = ("dtype",) if state.kind == "variable" else ("key_dtype", "value_dtype")
@@ -108,7 +112,9 @@ def _assign(target: node_def_pb2.NodeDef, values: list[str], number: int) -> nod
 
 
 def write_state(item: GraphItem, prefix: str, saved: str) -> int:
-    """Copies the mutable state from the model's checkpoint ``prefix`` into a new, small one at ``saved``; returns its tensors' bytes."""
+    """Copies the mutable state from the model's checkpoint ``prefix`` into a new, small one at ``saved``; returns its
+    tensors' bytes.
+    """
     view = GraphView(item.graph_def)
     names, tensors = [], []
     with tf.init_scope():
@@ -121,7 +127,9 @@ def write_state(item: GraphItem, prefix: str, saved: str) -> int:
                 dtype = tf.as_dtype(node.attr[attr].type)
                 reference = item.variables.get(state.node)
                 part = reference.slice if reference else ""
-                (value,) = tf.raw_ops.RestoreV2(prefix=prefix, tensor_names=[key], shape_and_slices=[part], dtypes=[dtype])
+                (value,) = tf.raw_ops.RestoreV2(
+                    prefix=prefix, tensor_names=[key], shape_and_slices=[part], dtypes=[dtype]
+                )
                 names.append(key)
                 tensors.append(value)
         if names:

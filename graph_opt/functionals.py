@@ -1,7 +1,8 @@
-"""Constant variables inside If, While, Case and calls: bodies take the table as a tensor instead of the variable's handle.
+"""Constant variables inside If, While, Case and calls: bodies take the table as a tensor instead of the variable's
+handle.
 
-A body that only reads the variable gets a copy in which the handle is a tensor; reads and row-gathers of it become plain ops. The
-tensor is the mapped file, so passing it costs nothing.
+A body that only reads the variable gets a copy in which the handle is a tensor; reads and row-gathers of it become
+plain ops. The tensor is the mapped file, so passing it costs nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Functionals:
         types = node.attr[place.types].list.type
         types[place.argument] = dtype
         for attr in _function_attrs(node):
-            for func in (attr.list.func if attr.list.func else [attr.func]):
+            for func in attr.list.func if attr.list.func else [attr.func]:
                 func.name = self._variant(func.name, place.argument, dtype, loop=node.op in _LOOPS)
 
     def _why_not_in(self, function: function_pb2.FunctionDef, tensor: str) -> str | None:

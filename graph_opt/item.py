@@ -29,8 +29,10 @@ class CheckpointRef:
 class StoreFile:
     """One file of the bundle's store. Its index in ``GraphItem.files`` is the index ops use.
 
-    kind: "table" or "vocab". path: where it lies now (a temporary folder until the bundle is written; None: analysed only).
-    name: for people (variable or vocabulary name). dtype: value dtype of a table, key dtype ("string", "int64") of a vocabulary.
+    kind: "table" or "vocab". path: where it lies now (a temporary folder until the bundle is written; None: analysed
+    only).
+    name: for people (variable or vocabulary name). dtype: value dtype of a table, key dtype ("string", "int64") of a
+    vocabulary.
     shape: of the tensor; (entries,) of a vocabulary. source: checkpoint key, constant or asset it was made from.
     fingerprint: identifies the contents (checked when the store opens the file).
     """
@@ -87,13 +89,17 @@ class GraphItem:
     """A flat graph with everything that must survive (see the fields).
 
     graph_def: signature calls inlined; control flow (If, While) stays functional, its bodies are in the library.
-    signatures: every signature of the MetaGraph, by name. optimise: those that passes may change; the others are kept working.
+    signatures: every signature of the MetaGraph, by name. optimise: those that passes may change; the others are kept
+    working.
     init_op: node that initialises tables and asset paths, None where there is none. assets: asset_file_def entries.
-    variables: VarHandleOp / VariableV2 node -> place in the checkpoint. restored_tables: mutable table node -> (keys, values) keys.
+    variables: VarHandleOp / VariableV2 node -> place in the checkpoint. restored_tables: mutable table node -> (keys,
+    values) keys.
     files: store files so far. store_node: name of the TfctrStore node, "" until a table or vocabulary needs it.
-    store_name: the store's shared_name, unique per bundle. work_dir: folder for the files, None where they are not wanted.
+    store_name: the store's shared_name, unique per bundle. work_dir: folder for the files, None where they are not
+    wanted.
     tables: TfctrTable node -> index in files. partitions: what is known of PartitionedVariables. groups: fused ops.
-    packed: signature -> its packed form. asset_paths: asset filename -> where the file lies, for assets that are store files.
+    packed: signature -> its packed form. asset_paths: asset filename -> where the file lies, for assets that are store
+    files.
     sample_keys: some keys of vocabularies that were only analysed.
     restore_op, restore_filename: node that restores the mutable state and its filename tensor, "" where there is none.
     mutable_state: variables and tables that stay, and why.

@@ -23,7 +23,8 @@ class ConvertOptions:
     read_samples: reads that file for a signature's info (``tfctr.convert`` sets it).
     op_libraries: libraries with the model's own custom ops, loaded before anything else.
     strict: raise StrictRefusal, and write nothing, where a pass raises, breaks the graph or a lookup fails its proof.
-    require_fused: shell patterns; StrictRefusal unless every lookup whose name matches was fused and each pattern matches one.
+    require_fused: shell patterns; StrictRefusal unless every lookup whose name matches was fused and each pattern
+    matches one.
     force: replace an existing output folder (see ``tfctr.bundle.writer``).
     verify_passes: check the graph between passes. dense_limit_bytes: dense variables above it become table files
     instead of constants. sample_rows: rows of generated inputs. seed: of generated inputs and probes.

@@ -18,7 +18,9 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputParity:
-    """One output of one signature. worst: largest |a-b| / (atol + rtol |b|); at most 1 where ``ok``. reason: why not ok."""
+    """One output of one signature. worst: largest |a-b| / (atol + rtol |b|); at most 1 where ``ok``. reason: why not
+    ok.
+    """
 
     signature: str
     output: str
@@ -65,6 +67,4 @@ def compare(signature: str, name: str, got: npt.NDArray[Any], want: npt.NDArray[
 
 
 def compare_all(signature: str, names: Sequence[str], got: Sequence[Any], want: Sequence[Any]) -> list[OutputParity]:
-    return [
-        compare(signature, name, np.asarray(a), np.asarray(b)) for name, a, b in zip(names, got, want, strict=True)
-    ]
+    return [compare(signature, name, np.asarray(a), np.asarray(b)) for name, a, b in zip(names, got, want, strict=True)]

@@ -1,7 +1,7 @@
 """The one ordered list of passes, and the driver that runs them.
 
-``DEFAULT_PASSES``: up to the reference graph (stock ops over the store's tables and vocabularies), then the rewrites that are
-proven against it. A pass that raises, or leaves a graph that ``verify`` rejects, is undone and reported.
+``DEFAULT_PASSES``: up to the reference graph (stock ops over the store's tables and vocabularies), then the rewrites
+that are proven against it. A pass that raises, or leaves a graph that ``verify`` rejects, is undone and reported.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ REFERENCE_PASSES = (
         name="externalise_vocabularies",
         run=externalise_vocabularies,
         does="static hash tables become vocabulary files shared by all sessions",
-        order_reason="after prune_training (sees serving's uses only); before fuse_lookups, which puts vocabularies into lookups",
+        order_reason="after prune_training (sees serving's uses only); before fuse_lookups, which takes them in",
     ),
     Pass(
         name="normalise",
         run=normalise,
         does="removes identities and control edges that say nothing",
-        order_reason="after the externalise passes: only they know which reads are of constants. Ends the reference graph",
+        order_reason="after the externalise passes, which tell constant reads from others. Ends the reference graph",
     ),
 )
 REWRITE_PASSES = (

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Refused:
-    """Something a pass left as it was. what: for people (a lookup, variable or table); reason: one line; nodes: graph nodes it is about.
+    """Something a pass left as it was. what: for people (a lookup, variable or table); reason: one line; nodes: graph
+    nodes it is about.
 
-    proof_failed: the rewrite was tried and did not give the same numbers (strict mode raises); False for documented limits.
+    proof_failed: the rewrite was tried and did not give the same numbers (strict mode raises); False for documented
+    limits.
     """
 
     what: str
@@ -26,7 +28,9 @@ class Refused:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PassOutcome:
-    """What a pass function returns. fired: number of rewrites. notes: lines for the report. details: JSON-able data for the manifest."""
+    """What a pass function returns. fired: number of rewrites. notes: lines for the report. details: JSON-able data
+    for the manifest.
+    """
 
     fired: int = 0
     refused: tuple[Refused, ...] = ()
@@ -38,7 +42,8 @@ class PassOutcome:
 class Pass:
     """One entry of the pass list.
 
-    run: changes the GraphItem it is given; raising leaves the model as it was before the pass. does: what it does, one line.
+    run: changes the GraphItem it is given; raising leaves the model as it was before the pass. does: what it does, one
+    line.
     order_reason: why it stands where it stands. can_disable: False for a pass that a bundle can't be made without; its
     failure ends the conversion.
     """
@@ -52,7 +57,9 @@ class Pass:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PassReport:
-    """One line of the conversion's report. status: "ok", "disabled" or "failed" (``error`` says why; the graph is as before)."""
+    """One line of the conversion's report. status: "ok", "disabled" or "failed" (``error`` says why; the graph is as
+    before).
+    """
 
     name: str
     status: str

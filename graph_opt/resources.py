@@ -13,7 +13,14 @@ from graph_opt.view import GraphView, canonical, is_control, node_of
 _CHAINS = ("Identity", "RefIdentity")
 
 # Uses of a resource variable that only read it.
-READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp", "DisableCopyOnRead")
+READS = (
+    "ReadVariableOp",
+    "ResourceGather",
+    "ResourceGatherNd",
+    "VariableShape",
+    "VarIsInitializedOp",
+    "DisableCopyOnRead",
+)
 # Uses of a reference variable (TF1) that write it. Everything else takes its value.
 _REF_WRITES = ("Assign", "AssignAdd", "AssignSub", "CountUpTo", "DestroyTemporaryVariable")
 _REF_WRITE_PREFIXES = ("Scatter", "Apply", "SparseApply", "Sparse_apply", "Ref")
@@ -27,7 +34,9 @@ CONTROL_FLOW = ("If", "StatelessIf", "While", "StatelessWhile", "Case", "Statele
 
 @dataclasses.dataclass(frozen=True)
 class Uses:
-    """Uses of one resource. nodes: (consumer, input number), chains stepped over; chain: the Identity nodes on the way."""
+    """Uses of one resource. nodes: (consumer, input number), chains stepped over; chain: the Identity nodes on the
+    way.
+    """
 
     nodes: tuple[tuple[node_def_pb2.NodeDef, int], ...]
     chain: tuple[str, ...]

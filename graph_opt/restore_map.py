@@ -1,7 +1,7 @@
 """Maps variables and mutable tables to their checkpoint keys by reading the model's own restore subgraph.
 
-Node names and ``shared_name`` say nothing reliable about the checkpoint; the restore op says it exactly: which key, which
-slice, is assigned to which variable.
+Node names and ``shared_name`` say nothing reliable about the checkpoint; the restore op says it exactly: which key,
+which slice, is assigned to which variable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 def map_restored(
     graph_def: graph_pb2.GraphDef,
 ) -> tuple[dict[str, CheckpointRef], dict[str, tuple[str, str]]]:
-    """(variable node -> CheckpointRef, table node -> (keys key, values key)) from the inlined restore op of ``graph_def``.
+    """(variable node -> CheckpointRef, table node -> (keys key, values key)) from the inlined restore op of
+    ``graph_def``.
 
     Where one variable is reached through two handle nodes of the same shared_name, both are mapped.
     """

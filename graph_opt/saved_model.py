@@ -1,7 +1,7 @@
 """Reads a SavedModel folder into a flat GraphItem.
 
-``find`` answers what a path is, ``load`` reads one MetaGraph, ``inline`` makes it flat; ``load_inlined`` does all three.
-No variable value is read here.
+``find`` answers what a path is, ``load`` reads one MetaGraph, ``inline`` makes it flat; ``load_inlined`` does all
+three. No variable value is read here.
 """
 
 from __future__ import annotations
@@ -96,12 +96,13 @@ def _holds_model(folder: Path) -> bool:
 def _not_a_folder(file: Path) -> str:
     if file.name in ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb"):
         return f"{file}: give the folder that holds it: {file.parent}"
+    keras = "load it with keras.saving.load_model and write a SavedModel with model.export(FOLDER)"
     advice = {
-        ".keras": "a Keras file; load it with keras.saving.load_model and write a SavedModel with model.export(FOLDER)",
-        ".h5": "a Keras HDF5 file; load it with keras.saving.load_model and write a SavedModel with model.export(FOLDER)",
-        ".hdf5": "a Keras HDF5 file; load it with keras.saving.load_model and write a SavedModel with model.export(FOLDER)",
-        ".pb": "a frozen graph; its tables are constants without signatures. Export a SavedModel from the training code "
-        "(tf.saved_model.save, or tf.compat.v1.saved_model.simple_save after importing the graph)",
+        ".keras": f"a Keras file; {keras}",
+        ".h5": f"a Keras HDF5 file; {keras}",
+        ".hdf5": f"a Keras HDF5 file; {keras}",
+        ".pb": "a frozen graph; its tables are constants without signatures. Export a SavedModel from the training "
+        "code (tf.saved_model.save, or tf.compat.v1.saved_model.simple_save after importing the graph)",
         ".onnx": "an ONNX file; tfctr converts TensorFlow SavedModels",
         ".tflite": "a TensorFlow Lite file; tfctr converts TensorFlow SavedModels",
     }

@@ -1,9 +1,9 @@
 """Signatures as plain data: the ``signatures`` part of a manifest, the same for bundles and plain SavedModels.
 
-inputs: one entry per graph tensor that is fed {name, dtype, shape, tensor}; the parts of one composite TensorInfo ``x`` are
-``x/values``, ``x/indices``... shape: -1 = any size, null = any rank. features: what the inputs mean together {name, kind
-"dense" | "sparse" | "ragged", parts {role: input name}}; every input is a part of exactly one feature. outputs: {name, dtype, shape,
-tensor, kind}; sparse and ragged ones have ``parts`` {role: tensor}.
+inputs: one entry per graph tensor that is fed {name, dtype, shape, tensor}; the parts of one composite TensorInfo
+``x`` are ``x/values``, ``x/indices``... shape: -1 = any size, null = any rank. features: what the inputs mean together
+{name, kind "dense" | "sparse" | "ragged", parts {role: input name}}; every input is a part of exactly one feature.
+outputs: {name, dtype, shape, tensor, kind}; sparse and ragged ones have ``parts`` {role: tensor}.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _SPARSE_ROLES = ("values", "indices", "dense_shape")
 def signature_info(signature: meta_graph_pb2.SignatureDef, streams: Iterable[Mapping[str, str]] = ()) -> dict[str, Any]:
     """``inputs``, ``outputs`` and ``features`` of one signature.
 
-    streams: features that lookups or the graph show: {"values", and "indices" + "dense_shape" or "row_splits": graph tensor}.
+    streams: features that lookups or the graph show: {"values", and "indices" + "dense_shape" or "row_splits": graph
+    tensor}.
     """
     inputs, features = [], []
     for name in sorted(signature.inputs):
@@ -90,7 +91,8 @@ def _join(
     """Puts inputs that are parts of one stream into one feature, where they are plain inputs so far."""
     name_of = {entry["tensor"]: entry["name"] for entry in inputs}
     plain = {f["name"] for f in features if f["kind"] == "dense"}
-    joined, used = [], set()
+    joined: list[dict[str, Any]] = []
+    used: set[str] = set()
     for stream in streams:
         parts = {role: name_of[tensor] for role, tensor in stream.items() if tensor in name_of}
         names = set(parts.values())
@@ -109,8 +111,10 @@ def _join(
 
 
 def stem(names: list[str]) -> str:
-    """What the names of a feature's parts have in common: ``a``, ``a_1``, ``a_2`` -> ``a``; ``x_ids``, ``x_rows`` -> ``x``."""
-    common = os.path.commonprefix(names)
+    """What the names of a feature's parts have in common: ``a``, ``a_1``, ``a_2`` -> ``a``; ``x_ids``, ``x_rows`` ->
+    ``x``.
+    """
+    common = os.path.commonprefix(names)  # noqa: RUF071 - characters, not folders
     if common in names:
         return common
     for mark in ("/", "_", ".", ":", "-"):

@@ -1,6 +1,7 @@
 """The files of a bundle's store, and the graph nodes that read them.
 
-Table bytes go from checkpoint to file inside the native library (pread, checksummed); Python sees names, shapes and sizes.
+Table bytes go from checkpoint to file inside the native library (pread, checksummed); Python sees names, shapes and
+sizes.
 An item without ``work_dir`` is only analysed: its files are described, not written.
 """
 
@@ -31,7 +32,8 @@ STORE_NODE = "tfctr/store"
 TABLE_PREFIX = "tfctr/table/"
 # dtypes a table file holds (tfctr/core/storage/dtype.h).
 TABLE_DTYPES = frozenset(
-    ("float32", "float16", "bfloat16", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+    ("float32", "float16", "bfloat16", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+     "uint64", "bool")
 )  # fmt: skip
 
 
@@ -136,14 +138,16 @@ def add_array(item: GraphItem, array: npt.NDArray[Any], name: str) -> int:
 def add_vocabulary(
     item: GraphItem, name: str, source: str, keys: Sequence[Any], values: npt.NDArray[Any], dtype: str
 ) -> int:
-    """Writes a static map (keys of ``dtype`` "string" or "int64", int64 values) into a vocabulary file and returns its index."""
+    """Writes a static map (keys of ``dtype`` "string" or "int64", int64 values) into a vocabulary file and returns its
+    index.
+    """
     known = _find(item, "vocab", source)
     if known is not None:
         return known
     path = _new_path(item, name, ".vocab")
     if path is not None:
-        keys = np.asarray(keys, np.int64) if dtype == "int64" else keys
-        _native().write_vocab(path, name, keys, np.asarray(values, np.int64))
+        stored = np.asarray(keys, np.int64) if dtype == "int64" else keys
+        _native().write_vocab(path, name, stored, np.asarray(values, np.int64))
     else:
         item.sample_keys[len(item.files)] = tuple(keys[:: max(1, len(keys) // 64)])
     return _append(item, path, "vocab", name, dtype, (len(keys),), source)
@@ -153,7 +157,8 @@ def merge_tables(item: GraphItem, nodes: Sequence[str], strategy: str) -> int:
     """One table file with the rows of several table nodes' files, in the order of the unpartitioned variable.
 
     strategy: "div" (one part after the other) or "mod" (row k of the whole is row k // P of part k % P). The parts' own
-    files stay until nothing reads them. Returns the index of the merged file; merging the same parts twice gives the same one.
+    files stay until nothing reads them. Returns the index of the merged file; merging the same parts twice gives the
+    same one.
     """
     parts = [item.files[item.tables[node]] for node in nodes]
     source = f"{strategy} of " + ", ".join(p.source for p in parts)
@@ -235,7 +240,14 @@ def _append(
         size, fingerprint = path.stat().st_size, info["fingerprint"]
     item.files.append(
         StoreFile(
-            kind=kind, path=path, name=name, dtype=dtype, shape=shape, source=source, bytes=size, fingerprint=fingerprint
+            kind=kind,
+            path=path,
+            name=name,
+            dtype=dtype,
+            shape=shape,
+            source=source,
+            bytes=size,
+            fingerprint=fingerprint,
         )
     )
     return len(item.files) - 1

@@ -1,7 +1,7 @@
 """Which inputs are the parts of one sparse or ragged feature, read from how the graph uses them.
 
-An op that takes indices, values and dense shape together says that they belong together; so do row splits whose differences
-are taken as row lengths. Lookup specs say the same for fused lookups.
+An op that takes indices, values and dense shape together says that they belong together; so do row splits whose
+differences are taken as row lengths. Lookup specs say the same for fused lookups.
 """
 
 from __future__ import annotations
@@ -13,10 +13,25 @@ from graph_opt.lookup_spec import LookupSpec
 from graph_opt.resources import ROW_READERS
 from graph_opt.view import GraphView, canonical, node_of, port_of
 
-_PASSING = frozenset(("Identity", "Cast", "GatherV2", "GatherNd", "Reshape", "Snapshot", "StopGradient", "EnsureShape", "Unique", "UniqueV2"))
+_PASSING = frozenset(
+    (
+        "Identity",
+        "Cast",
+        "GatherV2",
+        "GatherNd",
+        "Reshape",
+        "Snapshot",
+        "StopGradient",
+        "EnsureShape",
+        "Unique",
+        "UniqueV2",
+    )
+)
 _VALUE_BY_VALUE = frozenset(
-    ("TfctrVocabFind", "LookupTableFindV2", "AsString", "AddV2", "Add", "Sub", "Mul", "FloorMod", "FloorDiv", "Select", "SelectV2",
-     "Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "Maximum", "Minimum")
+    ("TfctrVocabFind", "LookupTableFindV2", "AsString", "AddV2", "Add", "Sub", "Mul", "FloorMod", "FloorDiv",
+     "Select", "SelectV2",
+     "Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "Maximum",
+     "Minimum")
 )  # fmt: skip
 # op -> input numbers of (indices, values, dense_shape); None = it takes none.
 _SPARSE_OPS: Mapping[str, tuple[int, int | None, int | None]] = {
@@ -119,7 +134,9 @@ class Streams:
             entry["dense_shape"] = shape
 
     def _feed(self, tensor: str) -> str | None:
-        """The one feed that ``tensor`` is computed from value by value (selected, cast, looked up, hashed), None otherwise."""
+        """The one feed that ``tensor`` is computed from value by value (selected, cast, looked up, hashed), None
+        otherwise.
+        """
         found: set[str] = set()
         pending, seen = [canonical(tensor)], set()
         while pending:

@@ -10,7 +10,7 @@ from graph_opt.view import GraphView, is_control, node_of, port_of
 from tfctr.errors import TfctrError
 
 
-class BrokenGraph(TfctrError):  # noqa: N818 - a finding about a graph
+class BrokenGraph(TfctrError):
     """The graph is not legal; the message names the node and what is wrong with it."""
 
 
@@ -18,8 +18,8 @@ _REF_OFFSET = 100  # types.proto: a ref type is its base type + 100
 
 
 def verify(item: GraphItem) -> None:
-    """Raises BrokenGraph where ``item`` has a duplicate name, dangling input, missing fetch or feed, unknown op, dtypes that
-    disagree, or a cycle."""
+    """Raises BrokenGraph where ``item`` has a duplicate name, dangling input, missing fetch or feed, unknown op,
+    dtypes that disagree, or a cycle."""
     names = [n.name for n in item.graph_def.node]
     if len(names) != len(set(names)):
         seen: set[str] = set()

@@ -1,8 +1,8 @@
 """An index over a GraphDef: producers, consumers and safe edits.
 
 A :class:`GraphView` owns the GraphDef that it was given and keeps its index up to date through every edit made by its
-methods; edits made behind its back are not seen. Not thread-safe. Building costs one walk over all inputs; every query is a
-dictionary lookup.
+methods; edits made behind its back are not seen. Not thread-safe. Building costs one walk over all inputs; every query
+is a dictionary lookup.
 
 Tensors are named "node:0" everywhere (``canonical``), control inputs "^node".
 """
@@ -17,7 +17,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 
 def canonical(tensor: str) -> str:
-    """"node" -> "node:0"; control inputs ("^node") and "node:1" stay as they are."""
+    """ "node" -> "node:0"; control inputs ("^node") and "node:1" stay as they are."""
     return tensor if ":" in tensor or tensor[:1] == "^" else tensor + ":0"
 
 
@@ -190,7 +190,9 @@ class GraphView:
         self.set_inputs(node, inputs)
 
     def replace_tensor(self, old: str, new: str, *, keep: Iterable[str] = ()) -> int:
-        """Every data use of ``old`` reads ``new`` instead, except in nodes named in ``keep``. Returns the number of uses."""
+        """Every data use of ``old`` reads ``new`` instead, except in nodes named in ``keep``. Returns the number of
+        uses.
+        """
         kept = set(keep)
         uses = [(node.name, k) for node, k in self.consumers(old) if node.name not in kept]
         for name, k in uses:
@@ -229,7 +231,8 @@ class GraphView:
     # Internals
 
     def _rebuild(self, nodes: list[node_def_pb2.NodeDef]) -> None:
-        # Deleting from a repeated field one by one is quadratic; rebuilding it once is not. The nodes are new objects after it.
+        # Deleting from a repeated field one by one is quadratic; rebuilding it once is not. The nodes are new objects
+        # after it.
         copies = graph_pb2.GraphDef(node=nodes)
         del self.graph_def.node[:]
         self.graph_def.node.MergeFrom(copies.node)

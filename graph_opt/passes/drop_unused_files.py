@@ -15,7 +15,9 @@ _VOCABULARY_STEPS = ("vocab", "vocab_oov")
 
 
 def drop_unused_files(item: GraphItem, options: ConvertOptions) -> PassOutcome:
-    """See the module docstring. The files themselves stay on disk until the bundle is written (the reference graph reads them)."""
+    """See the module docstring. The files themselves stay on disk until the bundle is written (the reference graph
+    reads them).
+    """
     del options
     view = GraphView(item.graph_def)
     used = {node.attr["index"].i for node in view if node.op in _INDEXED}
@@ -35,7 +37,9 @@ def drop_unused_files(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     for group in item.groups:
         text = spec_text(group.lookups, group.outputs, group.bind, group.copies)
         view.node(group.node).attr["spec"].s = text.encode()
-    return PassOutcome(fired=len(dropped), notes=(f"{len(dropped)} files that nothing reads: {', '.join(dropped[:8])}",))
+    return PassOutcome(
+        fired=len(dropped), notes=(f"{len(dropped)} files that nothing reads: {', '.join(dropped[:8])}",)
+    )
 
 
 def _renumber(group: FusedGroup, number: dict[int, int]) -> FusedGroup:
@@ -45,6 +49,7 @@ def _renumber(group: FusedGroup, number: dict[int, int]) -> FusedGroup:
 
 def _renumber_spec(spec: LookupSpec, number: dict[int, int]) -> LookupSpec:
     steps = tuple(
-        Step(s.kind, (str(number[int(s.args[0])]), *s.args[1:])) if s.kind in _VOCABULARY_STEPS else s for s in spec.steps
+        Step(s.kind, (str(number[int(s.args[0])]), *s.args[1:])) if s.kind in _VOCABULARY_STEPS else s
+        for s in spec.steps
     )
     return dataclasses.replace(spec, table=number[spec.table], steps=steps)

@@ -1,9 +1,10 @@
 """Variables and big constants become table files (``TfctrTable``) or small constants.
 
-A variable that serving only reads is constant. Read by row numbers anywhere, it is a table: a file, whatever its size, so
-that every session shares one copy. Read as a whole only, it becomes a constant of the graph, or a file above
+A variable that serving only reads is constant. Read by row numbers anywhere, it is a table: a file, whatever its size,
+so that every session shares one copy. Read as a whole only, it becomes a constant of the graph, or a file above
 ``dense_limit_bytes``. What serving writes, and strings (asset paths among them), stay
-variables and are recorded in ``item.mutable_state``. Bodies of control flow that only read a variable take the tensor instead.
+variables and are recorded in ``item.mutable_state``. Bodies of control flow that only read a variable take the tensor
+instead.
 """
 
 from __future__ import annotations
@@ -81,9 +82,7 @@ def _why_stays(view: GraphView, names: Sequence[str]) -> str | None:
     return next((reason for name in names if (reason := why_not_constant(view, name)) is not None), None)
 
 
-def _keep(
-    item: GraphItem, view: GraphView, checkpoint: Checkpoint, names: Sequence[str], reason: str
-) -> Refused:
+def _keep(item: GraphItem, view: GraphView, checkpoint: Checkpoint, names: Sequence[str], reason: str) -> Refused:
     try:
         keys: tuple[str, ...] = (_reference(item, view, checkpoint, names[0]).key,)
     except UsageError:
@@ -100,7 +99,9 @@ def _reference(item: GraphItem, view: GraphView, checkpoint: Checkpoint, name: s
     shared = (view.node(name).attr["shared_name"].s or name.encode()).decode()
     ref = item.variables.get(name) or CheckpointRef(key=shared)
     if ref.key not in checkpoint.entries:
-        raise UsageError(f"variable {name!r} is needed for serving, but {checkpoint.prefix}.index has no tensor {ref.key!r}")
+        raise UsageError(
+            f"variable {name!r} is needed for serving, but {checkpoint.prefix}.index has no tensor {ref.key!r}"
+        )
     return ref
 
 
@@ -118,8 +119,14 @@ def _replace_variable(
         value = table_node(item, view, add_table(item, checkpoint, ref, _table_name(view, name)))
         kind = "table" if rows else "dense file"
     else:
-        array = checkpoint.read(ref) if item.work_dir is not None else np.zeros(entry.shape, dtypes.as_dtype(entry.dtype).as_numpy_dtype)
-        node = constant_node(view.unique_name(f"tfctr/constant/{name}"), array, dtypes.as_dtype(entry.dtype).as_datatype_enum)
+        array = (
+            checkpoint.read(ref)
+            if item.work_dir is not None
+            else np.zeros(entry.shape, dtypes.as_dtype(entry.dtype).as_numpy_dtype)
+        )
+        node = constant_node(
+            view.unique_name(f"tfctr/constant/{name}"), array, dtypes.as_dtype(entry.dtype).as_datatype_enum
+        )
         value = view.add(node).name
         kind = "constant"
     if view.node(name).op == "VarHandleOp":
@@ -160,7 +167,9 @@ def _replace_read(view: GraphView, user: node_def_pb2.NodeDef, value: str, shape
     replacement = value
     if user.op == "VariableShape":
         dtype = user.attr["out_type"].type or types_pb2.DT_INT32
-        node = constant_node(view.unique_name(f"{user.name}/shape"), np.array(shape, dtypes.as_dtype(dtype).as_numpy_dtype))
+        node = constant_node(
+            view.unique_name(f"{user.name}/shape"), np.array(shape, dtypes.as_dtype(dtype).as_numpy_dtype)
+        )
         replacement = view.add(node).name
     elif user.op == "VarIsInitializedOp":
         replacement = view.add(constant_node(view.unique_name(f"{user.name}/true"), np.array(True))).name
@@ -209,7 +218,9 @@ def _retype_ref_identities(view: GraphView, value: str) -> None:
 
 
 def _constant_tables(view: GraphView) -> list[str]:
-    """Constants of two and more dimensions and floating dtype that are read by row numbers (tables of frozen graphs)."""
+    """Constants of two and more dimensions and floating dtype that are read by row numbers (tables of frozen
+    graphs).
+    """
     found = []
     for node in view:
         if node.op != "Const" or not dtypes.as_dtype(node.attr["dtype"].type).is_floating:
@@ -228,7 +239,9 @@ def _replace_constant(item: GraphItem, view: GraphView, name: str) -> None:
 
 
 def _partition_groups(item: GraphItem) -> list[PartitionGroup]:
-    """Table nodes that are parts of one variable: slices of one checkpoint tensor, or names ending in part_0, part_1..."""
+    """Table nodes that are parts of one variable: slices of one checkpoint tensor, or names ending in part_0,
+    part_1...
+    """
     parts: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for node, index in item.tables.items():
         file = item.files[index]

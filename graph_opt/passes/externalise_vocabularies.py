@@ -1,8 +1,8 @@
 """Static lookup tables become vocabulary files of the shared store.
 
-A ``HashTableV2`` that is filled once by the init op and only looked up afterwards is a constant map. String or int64 keys
-with int64 values go into a file (``TfctrVocabFind``), one copy for all sessions; other kinds, and every table that serving
-can change, stay with their initialisers and are reported.
+A ``HashTableV2`` that is filled once by the init op and only looked up afterwards is a constant map. String or int64
+keys with int64 values go into a file (``TfctrVocabFind``), one copy for all sessions; other kinds, and every table
+that serving can change, stay with their initialisers and are reported.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def _contents(item: GraphItem, view: GraphView, table: _Table) -> tuple[list[Any
     needed = view.ancestors([filler.name])
     graph_def.node.extend(node for node in view if node.name in needed)
     handle = view.node(table.handles[0])
-    export = node_def_pb2.NodeDef(name="tfctr/export", op="LookupTableExportV2", input=[filler.input[0], "^" + filler.name])
+    export = node_def_pb2.NodeDef(
+        name="tfctr/export", op="LookupTableExportV2", input=[filler.input[0], "^" + filler.name]
+    )
     export.attr["Tkeys"].type = handle.attr["key_dtype"].type
     export.attr["Tvalues"].type = handle.attr["value_dtype"].type
     graph_def.node.append(export)
@@ -128,7 +130,12 @@ def _replace(item: GraphItem, view: GraphView, table: _Table, keys: Sequence[Any
     filler = table.of(*_INITIALISERS)[0]
     name = (handle.attr["shared_name"].s or handle.name.encode()).decode()
     index = add_vocabulary(
-        item, name, f"table {handle.name} filled by {filler.name}", keys, values, tf.as_dtype(handle.attr["key_dtype"].type).name
+        item,
+        name,
+        f"table {handle.name} filled by {filler.name}",
+        keys,
+        values,
+        tf.as_dtype(handle.attr["key_dtype"].type).name,
     )
     store = store_node(item, view)
     for user in table.of("LookupTableFindV2"):

@@ -1,8 +1,9 @@
-"""Removes what only inlining and automatic control dependencies put in: Identity chains, and waits for nodes without effects.
+"""Removes what only inlining and automatic control dependencies put in: Identity chains, and waits for nodes without
+effects.
 
-Under ``tf.function`` every output waits (through NoOps) for every read of a variable. Those waits keep dead lookups alive and
-hide the data flow. A control edge stays where its source, or something the source needs, has an effect: writes, asserts,
-prints, random numbers, reads of state that serving writes.
+Under ``tf.function`` every output waits (through NoOps) for every read of a variable. Those waits keep dead lookups
+alive and hide the data flow. A control edge stays where its source, or something the source needs, has an effect:
+writes, asserts, prints, random numbers, reads of state that serving writes.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ _PASSING = ("Identity", "StopGradient", "PreventGradient", "Snapshot")
 # Stateful by their registration only (they own a resource), or read-only over constant state.
 _EFFECT_FREE = frozenset(
     ("TfctrStore", "TfctrTable", "TfctrVocabFind", "TfctrFusedLookup", "VarHandleOp", "VariableV2", "HashTableV2",
-     "Placeholder", "Const", "NoOp", "ReadVariableOp", "ResourceGather", "LookupTableFindV2", "LookupTableSizeV2", "MutableHashTableV2", "MutableDenseHashTableV2", "MutableHashTableOfTensorsV2")
+     "Placeholder", "Const", "NoOp", "ReadVariableOp", "ResourceGather", "LookupTableFindV2", "LookupTableSizeV2",
+     "MutableHashTableV2", "MutableDenseHashTableV2", "MutableHashTableOfTensorsV2")
 )  # fmt: skip
-_TF1_LOOPS = frozenset(("Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"))
+_TF1_LOOPS = frozenset(
+    ("Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "RefEnter", "Exit", "NextIteration", "LoopCond")
+)
 
 
 def normalise(item: GraphItem, options: ConvertOptions) -> PassOutcome:

@@ -1,9 +1,9 @@
 """Adds a packed form ``S__packed`` to each optimised signature ``S`` of three and more inputs.
 
-Feeding tensors one by one costs more than computing with them. The packed form takes all inputs as three tensors (arena,
-shapes, strings); fused lookups read them in place (``in:K``), whatever else needs an input gets it from ``TfctrUnpack``
-without a copy. The nodes between inputs and outputs are duplicated; tables, constants and everything that depends on no input
-are shared with ``S``.
+Feeding tensors one by one costs more than computing with them. The packed form takes all inputs as three tensors
+(arena, shapes, strings); fused lookups read them in place (``in:K``), whatever else needs an input gets it from
+``TfctrUnpack`` without a copy. The nodes between inputs and outputs are duplicated; tables, constants and everything
+that depends on no input are shared with ``S``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import tensor_shape
 
 from graph_opt.fused_node import FUSED_OP, fused_node
-from graph_opt.item import FusedGroup, GraphItem, tensor_names
+from graph_opt.item import FusedGroup, GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
 from graph_opt.report import PassOutcome, Refused
@@ -158,7 +158,8 @@ class _Packer:
         inputs = self.view.inputs(node)
         arguments = dict(zip(_argument_order(group), inputs[4:], strict=True))
         dtypes = dict(zip(arguments, node.attr["Targs"].list.type, strict=True))
-        bind, kept = {}, []
+        bind: dict[str, str] = {}
+        kept: list[str] = []
         for tensor, graph_tensor in arguments.items():
             if graph_tensor in self.feeds:
                 bind[tensor] = f"in:{self.feeds.index(graph_tensor)}"

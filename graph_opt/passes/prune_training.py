@@ -1,4 +1,6 @@
-"""Removes what no signature, initialiser or asset needs: optimizer slots, save and restore ops, other training leftovers."""
+"""Removes what no signature, initialiser or asset needs: optimizer slots, save and restore ops, other training
+leftovers.
+"""
 
 from __future__ import annotations
 

@@ -46,7 +46,11 @@ def test_sparse_features(rows: int) -> None:
 
 def test_ragged_features() -> None:
     parts = {"values": "r", "row_splits": "r_1"}
-    signature = info(entry("r", kind="ids", low=2, high=4), entry("r_1", "int32"), features=[{"name": "r", "kind": "ragged", "parts": parts}])
+    signature = info(
+        entry("r", kind="ids", low=2, high=4),
+        entry("r_1", "int32"),
+        features=[{"name": "r", "kind": "ragged", "parts": parts}],
+    )
     made = generate(signature, 5)
     assert made["r_1"].dtype == np.int32
     assert made["r_1"][0] == 0 and made["r_1"][-1] == len(made["r"]) and len(made["r_1"]) == 6
@@ -55,8 +59,10 @@ def test_ragged_features() -> None:
 
 def test_dense_inputs_follow_shape_dtype_and_domain() -> None:
     signature = info(
-        entry("one", shape=()), entry("x", "float32", (-1, 3), kind="float", low=4.0, high=5.0), entry("any", "float16", None),
-        entry("flag", "bool", (-1, 1)), entry("small", "int8", (-1,), kind="ids", low=0, high=1 << 30), entry("seq", "int32", (-1, -1)),
+        entry("one", shape=()), entry("x", "float32", (-1, 3), kind="float", low=4.0, high=5.0), entry("any",
+        "float16", None),
+        entry("flag", "bool", (-1, 1)), entry("small", "int8", (-1,), kind="ids", low=0, high=1 << 30), entry("seq",
+        "int32", (-1, -1)),
         entry("half", "bfloat16", (-1,)),
     )  # fmt: skip
     made = generate(signature, 6)
@@ -70,7 +76,11 @@ def test_dense_inputs_follow_shape_dtype_and_domain() -> None:
 
 def test_keys_of_vocabularies() -> None:
     keys = ["a", {"b64": "/w=="}]
-    signature = info(entry("s", "string", (-1,), kind="keys", keys=keys), entry("n", kind="keys", keys=[7, 9]), entry("t", "string", kind="text"))
+    signature = info(
+        entry("s", "string", (-1,), kind="keys", keys=keys),
+        entry("n", kind="keys", keys=[7, 9]),
+        entry("t", "string", kind="text"),
+    )
     made = generate(signature, 50)
     assert set(made["s"]) == {b"a", b"\xff"}
     assert set(made["n"]) == {7, 9}
@@ -98,7 +108,12 @@ def test_equal_seeds_give_equal_inputs() -> None:
 
 
 def test_packing_is_aligned_and_complete() -> None:
-    arrays = [np.arange(3, dtype=np.int64), np.array([[b"a"], [b"b"]], dtype=object), np.float32([[1], [2]]), np.zeros((0, 2), np.int8)]
+    arrays = [
+        np.arange(3, dtype=np.int64),
+        np.array([[b"a"], [b"b"]], dtype=object),
+        np.float32([[1], [2]]),
+        np.zeros((0, 2), np.int8),
+    ]
     arena, shapes, strings = pack(arrays)
     assert shapes.tolist() == [1, 3, 2, 2, 1, 2, 2, 1, 2, 0, 2]
     assert len(arena) == 2 * ALIGNMENT

@@ -46,7 +46,10 @@ def test_a_failure_leaves_nothing(tmp_path: Path, model: Path, error: BaseExcept
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, model: Path) -> None:
     before = listing(tmp_path)
-    with pytest.raises(UsageError, match="the disk is full; nothing was written"), BundleWriter(tmp_path / "out", model):
+    with (
+        pytest.raises(UsageError, match="the disk is full; nothing was written"),
+        BundleWriter(tmp_path / "out", model),
+    ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert listing(tmp_path) == before
 
@@ -141,9 +144,10 @@ def test_a_bundle_moved_aside_by_a_killed_run_comes_back(tmp_path: Path, model: 
 
 def test_needed_disk_is_stated_and_checked(tmp_path: Path, model: Path) -> None:
     said: list[str] = []
-    with pytest.raises(UsageError, match=r"needs about 1024.0 TB of disk"), BundleWriter(
-        tmp_path / "out", model, progress=said.append
-    ) as writer:
+    with (
+        pytest.raises(UsageError, match=r"needs about 1024.0 TB of disk"),
+        BundleWriter(tmp_path / "out", model, progress=said.append) as writer,
+    ):
         writer.require_space(1 << 50)
     assert "needs about" in said[0] and "free" in said[0]
 

@@ -161,7 +161,14 @@ def test_damaged_variables_are_named(model: BuiltModel, tmp_path: Path) -> None:
 
 
 def test_disabled_passes_still_give_a_right_bundle(model: BuiltModel, tmp_path: Path) -> None:
-    disabled = ("prune_training", "externalise_vocabularies", "normalise", "fuse_lookups", "drop_unused_files", "pack_inputs")
+    disabled = (
+        "prune_training",
+        "externalise_vocabularies",
+        "normalise",
+        "fuse_lookups",
+        "drop_unused_files",
+        "pack_inputs",
+    )
     report = graph_opt.convert(model.path, tmp_path / "bundle", disable=disabled)
     assert report.manifest["signatures"][model.signature]["packed"] is None
     assert_outputs(run_eager(tmp_path / "bundle", model), model.outputs)

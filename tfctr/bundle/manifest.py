@@ -1,8 +1,9 @@
 """The manifest: what a bundle is, in one JSON file (``assets.extra/tfctr_manifest.json``).
 
-Top level: format, tfctr, tensorflow, created (UTC), bundle_id, isa, precision, source {path, tags, sha256}, model {file, bytes,
-sha256}, store {shared_name, files: [{index, kind, file, name, dtype, shape, bytes, fingerprint, source}]}, signatures
-{name: signature info}, passes [pass reports], parity {signature: comparison}, mutable_state [{node, kind, reason}].
+Top level: format, tfctr, tensorflow, created (UTC), bundle_id, isa, precision, source {path, tags, sha256}, model
+{file, bytes, sha256}, store {shared_name, files: [{index, kind, file, name, dtype, shape, bytes, fingerprint,
+source}]}, signatures {name: signature info}, passes [pass reports], parity {signature: comparison}, mutable_state
+[{node, kind, reason}].
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def dump(manifest: dict[str, Any]) -> bytes:
 def read(folder: Path) -> dict[str, Any]:
     """The manifest of the bundle at ``folder``.
 
-    UsageError where it is no bundle, CorruptFileError where the file does not parse or lacks a field, VersionError where a
-    newer tfctr wrote it.
+    UsageError where it is no bundle, CorruptFileError where the file does not parse or lacks a field, VersionError
+    where a newer tfctr wrote it.
     """
     path = folder / naming.MANIFEST
     if not path.is_file():
@@ -43,7 +44,8 @@ def read(folder: Path) -> dict[str, Any]:
             raise CorruptFileError(f"{path}: the field {name!r} is missing or not a {kind.__name__}")
     if manifest["format"] > FORMAT:
         raise VersionError(
-            f"{folder}: bundle format {manifest['format']}, written by tfctr {manifest['tfctr']}; this tfctr reads up to {FORMAT}"
+            f"{folder}: bundle format {manifest['format']}, written by tfctr {manifest['tfctr']}; "
+            f"this tfctr reads up to {FORMAT}"
         )
     return manifest
 

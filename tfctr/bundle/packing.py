@@ -14,7 +14,8 @@ ALIGNMENT = 64
 def pack(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
     """(arena uint8[n], shapes int64[m], strings object[s]) of inputs in layout order.
 
-    shapes: for each input rank, d0, ..., d(rank-1). Each numeric input starts at a multiple of 64 bytes; strings go in order.
+    shapes: for each input rank, d0, ..., d(rank-1). Each numeric input starts at a multiple of 64 bytes; strings go in
+    order.
     """
     shapes: list[int] = []
     parts: list[bytes] = []

@@ -32,7 +32,8 @@ class Bundle:
 def open_bundle(path: str | Path) -> Bundle:
     """Reads the manifest and checks that the files it names are there, with the sizes it says (milliseconds).
 
-    UsageError, CorruptFileError or VersionError as ``manifest.read``; CorruptFileError for a missing file or another size.
+    UsageError, CorruptFileError or VersionError as ``manifest.read``; CorruptFileError for a missing file or another
+    size.
     """
     folder = Path(path)
     bundle = Bundle(folder, manifests.read(folder))
@@ -68,7 +69,9 @@ def verify_files(path: str | Path, manifest: dict[str, Any], progress: Callable[
         progress(f"verifying {entry['name']}")
         info = native.file_info(file)
         if info["fingerprint"] != entry["fingerprint"]:
-            raise CorruptFileError(f"{file}: its fingerprint is {info['fingerprint']}, the manifest says {entry['fingerprint']}")
+            raise CorruptFileError(
+                f"{file}: its fingerprint is {info['fingerprint']}, the manifest says {entry['fingerprint']}"
+            )
         try:
             native.verify_file(file)
         except native.CorruptFile as error:

@@ -1,7 +1,7 @@
 """Generates inputs that a signature accepts, from nothing but its description in a manifest.
 
-Ids lie inside their tables, dictionary keys exist, rows of sparse features are sorted and hold one to three values, every
-feature has the same number of rows. Equal seeds give equal inputs.
+Ids lie inside their tables, dictionary keys exist, rows of sparse features are sorted and hold one to three values,
+every feature has the same number of rows. Equal seeds give equal inputs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes a bundle so that no reader ever sees half of one.
 
-Everything goes into a hidden folder beside OUT; it is synced to disk and renamed in one step. Whatever goes wrong before the
-rename (an error, a full disk, Ctrl-C) removes that folder and leaves OUT and the model as they were.
+Everything goes into a hidden folder beside OUT; it is synced to disk and renamed in one step. Whatever goes wrong
+before the rename (an error, a full disk, Ctrl-C) removes that folder and leaves OUT and the model as they were.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ class BundleWriter:
 
 
 def check_target(out: Path, source: Path, *, force: bool) -> bool:
-    """Whether writing ``out`` replaces something; UsageError where it may not be written at all (see the issue's rules)."""
+    """Whether writing ``out`` replaces something; UsageError where it may not be written at all (see the issue's
+    rules).
+    """
     real, model = Path(os.path.realpath(out)), Path(os.path.realpath(source))
     if real == model:
         raise UsageError(f"{out}: the bundle can't replace the model that it is made from; choose another OUT")

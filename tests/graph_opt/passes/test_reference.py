@@ -52,7 +52,8 @@ def ops(item: GraphItem) -> set[str]:
 
 @pytest.mark.parametrize(
     "name",
-    ["c_keras_onehot", "e_vocab_file", "e_keras_lookup", "h_part_div_ref", "m_control_flow", "m_mutable_table", "m_tied_softmax",
+    ["c_keras_onehot", "e_vocab_file", "e_keras_lookup", "h_part_div_ref", "m_control_flow", "m_mutable_table",
+     "m_tied_softmax",
      "p_bfloat16_tables", "f_input_layer_v1"],
 )  # fmt: skip
 def test_the_reference_gives_the_original_numbers(name: str, zoo: Zoo, tmp_path: Path) -> None:
