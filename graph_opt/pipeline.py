@@ -88,7 +88,7 @@ def check_names(options: ConvertOptions) -> None:
 
 def all_passes(options: ConvertOptions) -> tuple[Pass, ...]:
     """Default passes with the user's own ones between fuse_lookups and drop_unused_files."""
-    return DEFAULT_PASSES[:-2] + options.extra_passes + DEFAULT_PASSES[-2:]
+    return DEFAULT_PASSES[:-2] + tuple(options.extra_passes) + DEFAULT_PASSES[-2:]
 
 
 def run_passes(
