@@ -2,9 +2,9 @@
 
 A spec is the only language between the recogniser (which reads graphs), the prover (which runs original and fused
 side by side) and the C++ op ``TfctrFusedLookup`` (which executes specs and knows no graph patterns). It is written into
-the op's ``spec`` attr as text (``spec_text``), one line per table, output and feature, so that a saved graph can be read.
+the op's ``spec`` attr as text (``spec_text``), one line per output, lookup and copy, so that a saved graph can be read.
 
-Shape letters: B rows of the batch, N values (ids) of a feature, T positions per row, D width of a table row, V table rows.
+Shape letters: B rows of the batch, N values (ids) of a feature, T positions per row, D width and V rows of a table.
 """
 
 from __future__ import annotations
@@ -15,27 +15,29 @@ import urllib.parse
 from collections.abc import Sequence
 
 # How the values of a feature are laid out.
-#   dense     ids [d0, ..., dk]; every id is one value; with a reducing combiner the last axis is reduced (rows = prod of the others)
+#   dense     ids [d0, ..., dk]; every id is one value; a reducing combiner reduces the last axis (rows = prod of the
+#             others)
 #   sparse    ids [N], rows = indices int64 [N, r], shape = dense_shape int64 [r]; row = flattened first r-1 indices
 #   ragged    ids [N], rows = row_splits int32|int64 [B+1]
-#   segments  ids [N], rows = segment ids int32|int64 [N]; shape = optional scalar number of rows, else last segment id + 1
+#   segments  ids [N], rows = segment ids int32|int64 [N]; shape = optional scalar number of rows, else the last
+#             segment id + 1
 FORMS = ("dense", "sparse", "ragged", "segments")
 
 # none = no reduction (dense form only). sum/mean/sqrtn divide by nothing / count / sqrt(count), or with weights by
 # sum(w) / sqrt(sum(w^2)); see `denominator` for the variants that models write by hand.
 COMBINERS = ("none", "sum", "mean", "sqrtn")
 
-# Order of float additions. segment = SparseSegment*'s CPU order (first n%8 rows, then groups of 8; mean/sqrtn multiply by
-# 1/n for n < 10); sequential = SegmentSum / reduce_sum order, one value after the other.
+# Order of float additions. segment = SparseSegment*'s CPU order (first n%8 rows, then groups of 8; mean/sqrtn multiply
+# by 1/n for n < 10); sequential = SegmentSum / reduce_sum order, one value after the other.
 ACCUMULATIONS = ("segment", "sequential")
 
-# Divisor of mean: count (of values that are left; 0/0 = NaN unless the row is empty and `empty` says otherwise), max1 = max(count, 1),
-# eps = count + denominator_eps, positions = T (all positions, masked or not).
+# Divisor of mean: count (of values that are left; 0/0 = NaN unless the row is empty and `empty` says otherwise), max1 =
+# max(count, 1), eps = count + denominator_eps, positions = T (all positions, masked or not).
 # For weighted features the weights take the place of ones; no_nan = 0 where the sum is 0 (DivNoNan).
 DENOMINATORS = ("count", "max1", "eps", "positions", "no_nan")
 
-# What a row without values gives. zeros; nan; natural = what the arithmetic gives; short = trailing empty rows are missing from the output,
-# holes are zeros (plain SparseSegment*).
+# What a row without values gives. zeros; nan; natural = what the arithmetic gives; short = trailing empty rows are
+# missing from the output, holes are zeros (plain SparseSegment*).
 EMPTY_RULES = ("zeros", "nan", "natural", "short")
 
 # Steps that turn a raw value into a row number, applied in order to each value. ``prune_negative`` drops the value.
@@ -54,10 +56,10 @@ EMPTY_RULES = ("zeros", "nan", "natural", "short")
 #   select_negative:C     v < 0 ? C : v
 #   select_out_of_range:LO;HI;C   (v < LO or v >= HI) ? C : v
 #   prune_negative        drops values < 0
-#   prune_equal:TEXT      drops values equal to TEXT (raw value, number or string), e.g. '' or -1 of dense feature-column inputs
+#   prune_equal:TEXT      drops values equal to TEXT (raw value, number or string): '' or -1 of feature columns
 STEP_KINDS = (
-    "cast", "mod", "mul", "add", "divide", "addcol", "wrap_negative", "as_string", "hash_fast", "hash_strong", "bucketize",
-    "vocab", "vocab_oov", "select_negative", "select_out_of_range", "prune_negative", "prune_equal",
+    "cast", "mod", "mul", "add", "divide", "addcol", "wrap_negative", "as_string", "hash_fast", "hash_strong",
+    "bucketize", "vocab", "vocab_oov", "select_negative", "select_out_of_range", "prune_negative", "prune_equal",
 )  # fmt: skip
 
 
@@ -80,8 +82,10 @@ class Step:
 class LookupSpec:
     """One lookup: table, where its ids come from, and what happens to them.
 
-    ``ids``, ``rows``, ``shape``, ``weights`` and ``mask`` are graph tensor names ("node:0"); the fusing pass binds them to
-    op arguments. Fields that a form does not use are None.
+    ``ids``, ``rows``, ``shape``, ``weights`` and ``mask`` are graph tensor names ("node:0"); the fusing pass binds them
+    to op arguments. Fields that a form does not use are None.
+    sort_rows: unsorted row ids are legal (SparseFillEmptyRows reorders), else they are an error ("not increasing").
+    ids_per_row: dense form, combiner none: T ids flattened into one output row of width T*D ([B,1] + Flatten: 1).
     """
 
     name: str  # feature name for people: the signature input the ids come from, or the gather node
@@ -105,8 +109,8 @@ class LookupSpec:
     denominator: str = "count"
     denominator_eps: float = 0.0
     empty: str = "natural"
-    sort_rows: bool = False  # unsorted row ids are legal (SparseFillEmptyRows reorders); else "not increasing" is an error
-    ids_per_row: int | None = None  # dense, combiner none: T ids flattened into one output row of width T*D ([B,1] + Flatten: 1)
+    sort_rows: bool = False
+    ids_per_row: int | None = None
 
     def __post_init__(self) -> None:
         for value, legal, what in (
@@ -136,9 +140,9 @@ class LookupSpec:
 class OutputSpec:
     """One output tensor of a fused op.
 
-    ``rows``: shape [R, columns], R = the common number of rows of the features in this output (a different number is an error
-    that names both features); the outputs of one op may differ in R. ``like``: ids.shape + [columns] of the first feature
-    in this output (combiner none), the shape that a plain gather gives; the other features' ids have the same shape.
+    ``rows``: shape [R, columns], R = the common number of rows of the features in this output (a different number is an
+    error that names both features); the outputs of one op may differ in R. ``like``: ids.shape + [columns] of the first
+    feature in this output (combiner none), as a plain gather gives; the other features' ids have the same shape.
     """
 
     form: str
@@ -171,8 +175,8 @@ def spec_text(
 ) -> str:
     """Serialises a group for the op's ``spec`` attr.
 
-    ``bind`` maps each graph tensor name to ``arg:J`` (J-th tensor of the op's ``args``) or ``in:K`` (K-th entry of the packed
-    layout). Every value is percent-encoded, so names may hold any character.
+    ``bind`` maps each graph tensor name to ``arg:J`` (J-th tensor of the op's ``args``) or ``in:K`` (K-th entry of the
+    packed layout). Every value is percent-encoded, so names may hold any character.
     """
     lines = ["tfctr-lookup 1"]
     lines += [f"output {k} form={o.form} columns={o.columns} dtype={o.dtype}" for k, o in enumerate(outputs)]
