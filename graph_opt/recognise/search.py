@@ -119,9 +119,10 @@ class Search:
         return candidate, None
 
     def _transforms_are_private(self, state: Found, spec: LookupSpec, cone: frozenset[str]) -> bool:
-        """True when nothing else uses the ids on their way from the spec's source to the table."""
+        """True when nothing else uses the results of the id steps that the spec takes in."""
         cuts = state.ids.cuts if isinstance(state.ids, PerValue) else ()
-        inside = [c.tensor for c in cuts if node_of(c.tensor) in cone and c.steps > 0]
+        before = max((c.steps for c in cuts if c.tensor == spec.ids), default=0)
+        inside = [c.tensor for c in cuts if node_of(c.tensor) in cone and c.steps > before]
         return not self._scope.used_outside(inside, cone)
 
     def _table(self, state: Found) -> TableFacts | None:

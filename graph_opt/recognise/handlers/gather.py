@@ -67,11 +67,18 @@ def scaled_rows(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
 @handles("RealDiv")
 def clipped_rows(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     """``rows * c / max(norm(rows), c)``; the norm is known by reading nothing but the rows."""
-    rows, norm = inputs
-    if (
-        isinstance(rows, Scaled)
-        and rows.found.max_norm is None
-        and walk.facts.depends_only_on(norm.tensor, [rows.found.tensor])
-    ):
-        return dataclasses.replace(rows.found, max_norm=rows.factor)
+    numerator, norm = inputs
+    if isinstance(numerator, Scaled):
+        rows, factor = numerator.found, numerator.factor
+    elif isinstance(numerator, Found) and _is_at_least_one(walk, norm):
+        rows, factor = numerator, 1.0  # optimisers remove `* 1.0`
+    else:
+        return None
+    if rows.max_norm is None and not rows.pooled and walk.facts.depends_only_on(norm.tensor, [rows.tensor]):
+        return dataclasses.replace(rows, max_norm=factor)
     return None
+
+
+def _is_at_least_one(walk: Walk, value: Value) -> bool:
+    node = walk.view.producer(value.tensor)
+    return node.op == "Maximum" and 1.0 in [walk.scalar(t) for t in walk.view.inputs(node)]
