@@ -75,7 +75,7 @@ class Step:
             raise ValueError(f"unknown step {self.kind!r}; known: {', '.join(STEP_KINDS)}")
 
     def text(self) -> str:
-        return self.kind + (":" + ";".join(urllib.parse.quote(a, safe="") for a in self.args) if self.args else "")
+        return self.kind + (":" + ";".join(_quote(a, safe="") for a in self.args) if self.args else "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,8 +230,9 @@ def _words(words: dict[str, object]) -> str:
     return " ".join(f"{k}={v if k == 'steps' else _quote(str(v))}" for k, v in words.items() if v is not None)
 
 
-def _quote(text: str) -> str:
-    return urllib.parse.quote(text, safe=":")
+def _quote(text: str, safe: str = ":") -> str:
+    # Strings of a graph are bytes; those that are no UTF-8 are held as surrogates and come out as the bytes they were.
+    return urllib.parse.quote(text, safe=safe, errors="surrogateescape")
 
 
 def _float_text(value: float | None) -> str | None:
