@@ -8,8 +8,9 @@ plain ops. The tensor is the mapped file, so passing it costs nothing.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import MutableMapping
 
-from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, types_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, types_pb2
 from tensorflow.python.framework import tensor_util
 
 _BRANCHES = {"If": ("then_branch", "else_branch"), "StatelessIf": ("then_branch", "else_branch")}
@@ -79,9 +80,11 @@ class Functionals:
         assert place is not None
         types = node.attr[place.types].list.type
         types[place.argument] = dtype
+        if node.op in _LOOPS:
+            _forget_shape(node.attr, "output_shapes", place.argument)
         for attr in _function_attrs(node):
             for func in attr.list.func if attr.list.func else [attr.func]:
-                func.name = self._variant(func.name, place.argument, dtype, loop=node.op in _LOOPS)
+                func.name = self._variant(func.name, place.argument, dtype)
 
     def _why_not_in(self, function: function_pb2.FunctionDef, tensor: str) -> str | None:
         for node in function.node_def:
@@ -98,7 +101,7 @@ class Functionals:
                     return reason
         return None
 
-    def _variant(self, name: str, argument: int, dtype: int, *, loop: bool) -> str:
+    def _variant(self, name: str, argument: int, dtype: int) -> str:
         """A copy of function ``name`` whose ``argument`` is a tensor of ``dtype``."""
         known = self._retyped.get((name, argument, dtype))
         if known is not None:
@@ -113,6 +116,7 @@ class Functionals:
         arg.type = dtype
         arg.ClearField("handle_data")
         copy.arg_attr.pop(argument, None)
+        _forget_shape(copy.attr, "_input_shapes", argument)
         copy.resource_arg_unique_id.pop(argument, None)
         self._retype_uses(copy, arg.name, dtype)
         added = self.library.function.add()
@@ -185,6 +189,14 @@ def _to_gather(function: function_pb2.FunctionDef, node: node_def_pb2.NodeDef) -
     node.attr["Tindices"].type = indices
     node.attr["Taxis"].type = types_pb2.DT_INT32
     node.attr["batch_dims"].i = batch_dims
+
+
+def _forget_shape(attrs: MutableMapping[str, attr_value_pb2.AttrValue], name: str, index: int) -> None:
+    """The recorded shape was the handle's (a scalar), not the table's."""
+    if name in attrs and index < len(attrs[name].list.shape):
+        shape = attrs[name].list.shape[index]
+        shape.Clear()
+        shape.unknown_rank = True
 
 
 def _rename(function: function_pb2.FunctionDef, old: str, new: str) -> None:
