@@ -186,7 +186,10 @@ def number_casts(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None
     if isinstance(value, Coords | Ones | Zeros | Denominator | UniqueIndex | DenseShape):
         return value
     if isinstance(value, Found):
-        return dataclasses.replace(value, dtype=target)
+        table = walk.dtype(f"{value.tables[0]}:0")
+        wider = walk.facts.dtype(walk.output(node)).size > walk.facts.dtype(f"{value.tables[0]}:0").size
+        exact = target == table or (wider and walk.facts.dtype(walk.output(node)).is_floating)
+        return dataclasses.replace(value, dtype=target) if exact else None
     if isinstance(value, Opaque | PerValue) and source == "bool":
         from graph_opt.recognise.handlers.masks import given
 

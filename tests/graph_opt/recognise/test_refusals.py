@@ -94,7 +94,7 @@ def unknown_rank(m: Model) -> tf.Tensor:
 
 
 def parts_of_two_widths(m: Model) -> tf.Tensor:
-    parts = [m.table(13, 4), m.table(12, 4, tf.float64)]
+    parts = [m.table(13, 4), m.table(12, 4, tf.float16)]
     ids = m.input("ids", [None])
     owner = tf.cast(ids % 2, tf.int32)
     where = tf.dynamic_partition(tf.range(tf.size(ids)), owner, 2)

@@ -198,6 +198,11 @@ def pooled_inside_a_third_axis(m: Inputs) -> tf.Tensor:
     return tf.reduce_sum(m.gather(m.input("x", [None, 3, 2])), 2)
 
 
+@case("dense none count")
+def mixed_precision(m: Inputs) -> tf.Tensor:
+    return tf.reduce_mean(tf.cast(m.gather(m.input("x", [None, 5])), tf.float16), 1)
+
+
 @case("segments mean count")
 def given_segments(m: Inputs) -> tf.Tensor:
     return tf.math.segment_mean(m.gather(m.input("x", [None])), m.input("r", [None]))
