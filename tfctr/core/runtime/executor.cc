@@ -50,6 +50,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& opt
   session.config.set_intra_op_parallelism_threads(options.intra_op_threads);
   session.config.set_inter_op_parallelism_threads(-1);
   session.config.set_allow_soft_placement(true);
+  session.config.mutable_gpu_options()->set_allow_growth(true);  // several models share one device
   const std::unordered_set<std::string> tags(options.tags.begin(), options.tags.end());
   absl::Status status =
       tensorflow::LoadSavedModel(session, tensorflow::RunOptions(), options.path, tags, &model->bundle_);

@@ -26,12 +26,15 @@ PackedRequest PackOrRaise(const SignaturePlan& plan, const py::dict& request) {
 
 namespace {
 
-// TensorFlow's message without the trail of graph nodes below it.
+// TensorFlow's message on one line, without the trail of graph nodes below it.
 std::string FirstLines(const absl::Status& status) {
   std::string text(status.message());
   for (const char* mark : {"\n\t [[{{node", "\n\t [[", "\nOriginal stack trace", "\nErrors may have originated"}) {
     const size_t at = text.find(mark);
     if (at != std::string::npos) text.resize(at);
+  }
+  for (char& c : text) {
+    if (c == '\n' || c == '\t') c = ' ';
   }
   return text;
 }
