@@ -22,7 +22,7 @@ from graph_opt.parity import OutputParity
 from graph_opt.passes.fuse_lookups import spec_details
 from graph_opt.passes.prune_training import prune
 from graph_opt.recheck import compare_items
-from graph_opt.recognise import find_lookups
+from graph_opt.recognise import find_lookups, input_names
 from graph_opt.report import PassReport
 from graph_opt.saved_model import SavedModelSource, inline, load
 from graph_opt.store_files import Checkpoint, item_size
@@ -88,8 +88,10 @@ class _Conversion:
         item.store_name = f"tfctr/{self.bundle_id}"
         self.progress("read the model", 1, 1)
         with BundleWriter(self.out, self.source.path, force=self.options.force, progress=self.notes.append) as writer:
-            writer.require_space(_disk_needed(item, self.source))
+            needed = _disk_needed(item, self.source)
+            writer.require_space(needed)
             item.work_dir = writer.store_folder
+            item.on_copied = self._copy_progress(needed)
             reference, reports, before = self._passes(item)
             described = self._describe(reference, item, reports)
             self._require_fused(described)
@@ -111,6 +113,16 @@ class _Conversion:
             path = writer.commit()
             self.progress("write the bundle", 1, 1)
         return ConvertReport(path, manifest, tuple(self.notes))
+
+    def _copy_progress(self, total: int) -> Callable[[int], None]:
+        copied = 0
+
+        def copy(size: int) -> None:
+            nonlocal copied
+            copied += size
+            self.progress("copy tables", copied, max(copied, total))
+
+        return copy
 
     def _passes(self, item: GraphItem) -> tuple[GraphItem, list[PassReport], int]:
         passes = pipeline.all_passes(self.options)
@@ -215,7 +227,7 @@ def recognised(item: GraphItem) -> tuple[list[dict[str, Any]], list[LookupSpec]]
     """Lookups of a reference graph as manifest entries (status "found" or "left") and as specs; nothing is proven."""
     view = GraphView(item.graph_def)
     tables = {node: item.files[index] for node, index in item.tables.items() if node in view}
-    candidates, refusals = find_lookups(view, item.fetches(), tables)
+    candidates, refusals = find_lookups(view, item.fetches(), tables, inputs=input_names(item.signatures))
     lookups: list[dict[str, Any]] = [
         {
             **spec_details(c.spec),

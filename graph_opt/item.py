@@ -6,7 +6,7 @@ A pass takes a GraphItem and changes it; the pipeline keeps a copy (:meth:`Graph
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,7 @@ class GraphItem:
     sample_keys: some keys of vocabularies that were only analysed.
     restore_op, restore_filename: node that restores the mutable state and its filename tensor, "" where there is none.
     mutable_state: variables and tables that stay, and why.
+    on_copied: called with the number of table bytes just copied.
     """
 
     graph_def: graph_pb2.GraphDef
@@ -127,6 +128,7 @@ class GraphItem:
     restore_op: str = ""
     restore_filename: str = ""
     mutable_state: list[MutableState] = dataclasses.field(default_factory=list)
+    on_copied: Callable[[int], None] | None = None
 
     def copy(self) -> GraphItem:
         """An independent copy (files on disk are shared: they are never changed once written)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.parity import OutputParity, compare_all
 from graph_opt.sessions import ItemSession
-from graph_opt.signature_info import composite_parts
+from graph_opt.signature_info import composite_parts, signature_info
 from tfctr.bundle.packing import pack
 from tfctr.bundle.sample_inputs import generate
 from tfctr.errors import InputError
@@ -37,10 +38,13 @@ def compare_items(
         inputs = _inputs(described[name], options, name)
         names = _output_names(item, name)
         want = _run(reference, name, inputs, restore)
-        found += compare_all(name, names, _run(item, name, inputs, restore), want)
+        moved = compare_all(name, names, _run(reference, name, inputs, restore, optimised=True), want)
+        pairs = [(name, _run(item, name, inputs, restore))]
         if name in item.packed:
-            got = _run_packed(item, name, described[name], inputs, restore)
-            found += compare_all(item.packed[name], names, got, want)
+            pairs.append((item.packed[name], _run_packed(item, name, described[name], inputs, restore)))
+        for form, got in pairs:
+            compared = compare_all(form, names, got, want)
+            found += [dataclasses.replace(p, drift=m.max_abs) for p, m in zip(compared, moved, strict=True)]
     progress("compare outputs", len(item.optimise), len(item.optimise))
     return found
 
@@ -73,11 +77,11 @@ def _output_tensors(item: GraphItem, name: str) -> list[str]:
     return tensors
 
 
-def _run(item: GraphItem, name: str, inputs: Mapping[str, Any], restore: str | None) -> list[Any]:
-    from graph_opt.signature_info import signature_info
-
+def _run(
+    item: GraphItem, name: str, inputs: Mapping[str, Any], restore: str | None, *, optimised: bool = False
+) -> list[Any]:
     feeds = {entry["tensor"]: inputs[entry["name"]] for entry in signature_info(item.signatures[name])["inputs"]}
-    with ItemSession(item, restore=restore) as session:
+    with ItemSession(item, restore=restore, optimised=optimised) as session:
         return session.run(_output_tensors(item, name), feeds)
 
 

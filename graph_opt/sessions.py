@@ -12,11 +12,17 @@ from graph_opt.item import GraphItem
 from graph_opt.view import canonical
 
 
-def plain_config(threads: int = 1) -> config_pb2.ConfigProto:
-    """A session that runs the graph as it is written: no grappler, no constant folding (recipes: proofs)."""
+def session_config(threads: int = 1) -> config_pb2.ConfigProto:
+    """A session with thread pools of its own and TensorFlow's default optimisers."""
     config = config_pb2.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
     config.allow_soft_placement = True
     config.use_per_session_threads = True
+    return config
+
+
+def plain_config(threads: int = 1) -> config_pb2.ConfigProto:
+    """A session that runs the graph as it is written: no grappler, no constant folding (recipes: proofs)."""
+    config = session_config(threads)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
     return config
@@ -33,14 +39,18 @@ def asset_feeds(item: GraphItem) -> dict[str, str]:
 class ItemSession:
     """A v1 Session over a GraphItem that has been given its initialiser (``finish.finish``). Use as a context manager.
 
-    restore: checkpoint prefix with the mutable state, None where there is none.
+    restore: checkpoint prefix with the mutable state, None where there is none. optimised: with default grappler.
     """
 
-    def __init__(self, item: GraphItem, *, restore: str | None = None, threads: int = 1) -> None:
+    def __init__(
+        self, item: GraphItem, *, restore: str | None = None, threads: int = 1, optimised: bool = False
+    ) -> None:
         self._graph = tf.Graph()
         with self._graph.as_default():
             tf.import_graph_def(item.graph_def, name="")
-        self._session = tf.compat.v1.Session(graph=self._graph, config=plain_config(threads))
+        self._session = tf.compat.v1.Session(
+            graph=self._graph, config=session_config(threads) if optimised else plain_config(threads)
+        )
         try:
             if restore is not None and item.restore_op:
                 self._session.run(item.restore_op, {item.restore_filename: restore})

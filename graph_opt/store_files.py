@@ -12,7 +12,7 @@ import dataclasses
 import importlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,15 +84,15 @@ class Checkpoint:
         with native_errors():
             return _native().read_tensor(self.prefix, ref.key)
 
-    def copy(self, ref: CheckpointRef, path: Path, name: str) -> None:
-        """Copies a tensor (or the slice of it) into a new table file."""
+    def copy(self, ref: CheckpointRef, path: Path, name: str, on_copied: Callable[[int], None] | None = None) -> None:
+        """Copies a tensor (or the slice of it) into a new table file; ``on_copied`` gets the bytes of each block."""
         with native_errors():
             if ref.slice:
                 _native().copy_part_to_table(
                     self.prefix, ref.key, slice_start(ref.slice), slice_shape(ref.slice), path, name
                 )
             else:
-                _native().copy_tensor_to_table(self.prefix, ref.key, path, name)
+                _native().copy_tensor_to_table(self.prefix, ref.key, path, name, on_copied)
 
 
 def item_size(dtype: str) -> int:
@@ -122,7 +122,7 @@ def add_table(item: GraphItem, checkpoint: Checkpoint, ref: CheckpointRef, name:
     entry = checkpoint.entry(ref)
     path = _new_path(item, name, ".table")
     if path is not None:
-        checkpoint.copy(ref, path, name)
+        checkpoint.copy(ref, path, name, item.on_copied)
     return _append(item, path, "table", name, entry.dtype, entry.shape, source)
 
 

@@ -11,6 +11,7 @@ from graph_opt import convert as _convert
 from graph_opt.options import ConvertOptions
 from tfctr.bundle.report_page import render_report
 from tfctr.data import read_inputs
+from tfctr.errors import UsageError
 
 if TYPE_CHECKING:
     from graph_opt.conversion import ConvertReport, Progress
@@ -37,5 +38,11 @@ def convert(
         options = dataclasses.replace(options, read_samples=read)
     report = _convert(in_path, out_path, options, progress)
     if options.report_path is not None:
-        Path(options.report_path).write_text(render_report(report.manifest), encoding="utf-8")
+        try:
+            Path(options.report_path).write_text(render_report(report.manifest), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"{options.report_path}: the report can't be written ({error.strerror}); "
+                f"the bundle {report.path} is complete"
+            ) from error
     return report

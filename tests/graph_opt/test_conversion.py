@@ -18,7 +18,7 @@ from graph_opt.view import GraphView, canonical, node_of
 from tests.models.base import BuiltModel, run_stock
 from tests.models.fixtures import Zoo
 from tfctr.bundle.reader import open_bundle, verify_files
-from tfctr.errors import CorruptFileError, OutputsDifferError, StrictRefusal, UsageError
+from tfctr.errors import CorruptFileError, InputError, OutputsDifferError, StrictRefusal, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -194,3 +194,42 @@ def test_nodes_keep_names_people_know(model: BuiltModel, tmp_path: Path) -> None
         meta = before(session, ["serve"], str(tmp_path / "bundle"))
         names = {node_of(i.name) for i in meta.signature_def[model.signature].inputs.values()}
         assert names <= {op.name for op in session.graph.get_operations()}
+
+
+def test_an_interrupt_leaves_nothing(model: BuiltModel, tmp_path: Path) -> None:
+    """Ctrl-C at every stage that reports progress, while tables are copied among them."""
+    stages: list[str] = []
+
+    def note(stage: str, done: int, total: int) -> None:
+        assert 0 <= done <= total
+        stages.append(stage)
+
+    graph_opt.convert(model.path, tmp_path / "bundle", progress=note)
+    shutil.rmtree(tmp_path / "bundle")
+    assert {"copy tables", "passes", "compare outputs", "write the bundle"} <= set(stages)
+    for wanted in dict.fromkeys(stages):
+
+        def interrupt(stage: str, done: int, total: int, wanted: str = wanted) -> None:
+            if stage == wanted and not (stage == "write the bundle" and done):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            graph_opt.convert(model.path, tmp_path / "bundle", progress=interrupt)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_samples_and_report_files(model: BuiltModel, tmp_path: Path) -> None:
+    import tfctr
+
+    samples = tmp_path / "samples.npz"
+    np.savez(samples, **model.inputs)
+    report = tfctr.convert(model.path, tmp_path / "bundle", samples_path=samples, report_path=tmp_path / "r.html")
+    assert report.manifest["parity"]["ok"]
+    assert all(o["drift"] >= 0 for o in report.manifest["parity"]["outputs"])
+    assert "<html" in (tmp_path / "r.html").read_text()
+    np.savez(samples, wrong=np.zeros(3))
+    with pytest.raises(InputError, match="needs the input 'f0'"):
+        tfctr.convert(model.path, tmp_path / "other", samples_path=samples)
+    with pytest.raises(UsageError, match="the report can't be written"):
+        tfctr.convert(model.path, tmp_path / "other", report_path=tmp_path / "no" / "r.html")
+    assert (tmp_path / "other" / "saved_model.pb").is_file()
