@@ -15,13 +15,13 @@ from graph_opt.candidates import Candidate, Proof, Refusal
 from graph_opt.fusing.levels import Member, find_levels
 from graph_opt.fusing.plan import Planner
 from graph_opt.fusing.rewrite import Rewriter, merged_specs
-from graph_opt.item import FusedGroup, GraphItem, tensor_names
+from graph_opt.item import FusedGroup, GraphItem
 from graph_opt.lookup_spec import LookupSpec
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
 from graph_opt.prove import prove_all
 from graph_opt.prove.cone import extract_cone, inside_nodes
-from graph_opt.recognise import find_lookups
+from graph_opt.recognise import find_lookups, input_names
 from graph_opt.recognise.facts import Facts
 from graph_opt.report import PassOutcome, Refused
 from graph_opt.store_files import merge_tables
@@ -36,9 +36,10 @@ def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     facts = Facts(view)
     tables = {node: item.files[index] for node, index in item.tables.items() if node in view}
     fetches = [t for name in item.optimise or item.signatures for t in item.fetches(name)]
+    names = input_names(item.signatures)
 
     def find(avoid: Collection[str]) -> tuple[list[Candidate], list[Refusal]]:
-        found, left = find_lookups(view, fetches, tables, inputs=_input_names(item), facts=facts, avoid=avoid)
+        found, left = find_lookups(view, fetches, tables, inputs=names, facts=facts, avoid=avoid)
         return [_with_row_output(c, facts) for c in found], left
 
     candidates, refusals = find(())
@@ -103,16 +104,6 @@ def replace_lookups(
     rewriter.finish()
     prune(item)
     return groups
-
-
-def _input_names(item: GraphItem) -> dict[str, str]:
-    """Graph tensor -> signature input name; the parts of a composite input go under its name."""
-    return {
-        tensor: name
-        for signature in item.signatures.values()
-        for name, info in signature.inputs.items()
-        for tensor in tensor_names(info)
-    }
 
 
 def _with_nodes_of(view: GraphView, candidate: Candidate, spec: LookupSpec) -> Candidate:
