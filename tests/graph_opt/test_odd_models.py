@@ -1,0 +1,133 @@
+"""Models that are unusual but real: frozen tables, anonymous and dense hash tables, GPU placements, lost variables."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import graph_opt
+from tests.models.base import run_stock
+from tfctr.errors import UsageError
+
+
+def save_v1(path: Path, build: Any) -> None:
+    """A TF1-style SavedModel of ``build() -> (inputs, outputs)``."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        inputs, outputs = build()
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(path), inputs, outputs)
+
+
+def both(path: Path, bundle: Path, inputs: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+    request = {"serving_default": inputs}
+    return run_stock(path, request)["serving_default"], run_stock(bundle, request)["serving_default"]
+
+
+def test_tables_of_a_frozen_graph(tmp_path: Path) -> None:
+    table = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32)
+
+    def build() -> Any:
+        ids = tf.compat.v1.placeholder(tf.int64, [None], "ids")
+        return {"ids": ids}, {"y": tf.gather(tf.constant(table), ids)}
+
+    save_v1(tmp_path / "model", build)
+    report = graph_opt.convert(tmp_path / "model", tmp_path / "bundle", strict=True)
+    assert [f["shape"] for f in report.manifest["store"]["files"]] == [[50, 8]]
+    want, got = both(tmp_path / "model", tmp_path / "bundle", {"ids": np.array([0, 49, 7])})
+    np.testing.assert_array_equal(got["y"], want["y"])
+    assert (tmp_path / "bundle" / "saved_model.pb").stat().st_size < 50 * 8 * 4 + 4000
+
+
+class Dictionaries(tf.Module):
+    """A mutable table of the given kind, filled before saving."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        if kind == "dense":
+            self.table = tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, -1, empty_key=-1, deleted_key=-2)
+        else:
+            self.table = tf.lookup.experimental.MutableHashTable(
+                tf.int64, tf.int64, -1, experimental_is_anonymous=kind == "anonymous"
+            )
+        self.table.insert(tf.constant([5, 6], tf.int64), tf.constant([50, 60], tf.int64))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "ids")])
+    def call(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"found": self.table.lookup(ids)}
+
+
+@pytest.mark.parametrize("kind", ["plain", "dense", "anonymous"])
+def test_mutable_tables_keep_their_contents(tmp_path: Path, kind: str) -> None:
+    module = Dictionaries(kind)
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=module.call)
+    report = graph_opt.convert(tmp_path / "model", tmp_path / "bundle", strict=True)
+    assert [m["kind"] for m in report.manifest["mutable_state"]] == ["table"]
+    loaded = tf.saved_model.load(str(tmp_path / "bundle")).signatures["serving_default"]
+    assert loaded(ids=tf.constant([5, 6, 7], tf.int64))["found"].numpy().tolist() == [50, 60, -1]
+    got = run_stock(tmp_path / "bundle", {"serving_default": {"ids": np.array([6, 9])}})
+    assert got["serving_default"]["found"].tolist() == [60, -1]
+
+
+def test_static_tables_of_other_kinds_stay(tmp_path: Path) -> None:
+    class Names(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            pairs = tf.lookup.KeyValueTensorInitializer(tf.constant([1, 2], tf.int64), tf.constant(["one", "two"]))
+            self.table = tf.lookup.StaticHashTable(pairs, "other")
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "ids")])
+        def call(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"name": self.table.lookup(ids)}
+
+    module = Names()
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=module.call)
+    report = graph_opt.convert(tmp_path / "model", tmp_path / "bundle", strict=True)
+    (refused,) = next(p for p in report.manifest["passes"] if p["name"] == "externalise_vocabularies")["refused"]
+    assert "maps int64 to string" in refused["reason"]
+    want, got = both(tmp_path / "model", tmp_path / "bundle", {"ids": np.array([2, 3])})
+    assert got["name"].tolist() == want["name"].tolist() == [b"two", b"other"]
+
+
+def test_nodes_on_a_gpu_go_through_unharmed(tmp_path: Path) -> None:
+    def build() -> Any:
+        with tf.device("/GPU:0"):
+            x = tf.compat.v1.placeholder(tf.float32, [None, 2], "x")
+            table = tf.compat.v1.get_variable("table", [10, 2])
+            ids = tf.compat.v1.placeholder(tf.int64, [None], "ids")
+            y = x + tf.nn.embedding_lookup(table, ids)
+        return {"x": x, "ids": ids}, {"y": y}
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(allow_soft_placement=True)) as session:
+        inputs, outputs = build()
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(tmp_path / "model"), inputs, outputs)
+    graph_opt.convert(tmp_path / "model", tmp_path / "bundle", strict=True)
+    function = tf.saved_model.load(str(tmp_path / "bundle")).signatures["serving_default"]
+    value = function(x=tf.zeros([1, 2]), ids=tf.constant([3], tf.int64))["y"]
+    assert value.shape == (1, 2)
+
+
+def test_a_variable_missing_from_the_checkpoint_is_named(tmp_path: Path) -> None:
+    class One(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = tf.Variable([1.0])
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+        def call(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"y": x * self.weight}
+
+    module = One()
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=module.call)
+    with tf.init_scope():
+        tf.raw_ops.SaveV2(
+            prefix=str(tmp_path / "model" / "variables" / "variables"), tensor_names=["other"], shape_and_slices=[""],
+            tensors=[tf.constant(1.0)],
+        )  # fmt: skip
+    with pytest.raises(UsageError, match=r"is needed for serving, but .*has no tensor 'weight"):
+        graph_opt.convert(tmp_path / "model", tmp_path / "bundle")
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
