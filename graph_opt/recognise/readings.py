@@ -158,7 +158,7 @@ def _layouts(walk: Walk, found: Found, cut: Cut) -> Iterator[dict[str, object]]:
         if rowing.form == "sparse":
             # Without a dense_shape nothing flattens the indices: the first column is the row, as in rank 2 only.
             matrix = (walk.shape(rowing.tensor) or [None, None])[-1] in (None, 2)
-            if coords.shape is not None or (found.empty == "short" and matrix):
+            if _is_shape(walk, coords.shape) or (coords.shape is None and found.empty == "short" and matrix):
                 yield {"form": "sparse", "rows": rowing.tensor, "shape": coords.shape}
         elif rowing.form == "ragged":
             yield {"form": "ragged", "rows": rowing.tensor}
@@ -189,11 +189,17 @@ def _given_rows(walk: Walk, found: Found, coords: Coords, cut: Cut) -> Iterator[
             continue
         is_column = given.steps == 1
         raw = coords.rowing == Rowing("sparse", given.tensor) and cut.tokens == 0
-        if not is_column and not raw and (coords.shape is not None or found.empty == "short"):
+        shaped = _is_shape(walk, coords.shape) or (coords.shape is None and found.empty == "short")
+        if not is_column and not raw and shaped:
             yield {"form": "sparse", "rows": given.tensor, "shape": coords.shape}
         # UnsortedSegment* leaves values with negative row numbers out, which the language has no word for.
         if is_column and not found.unordered and walk.rank(given.tensor) in (1, None):
             yield {"form": "segments", "rows": given.tensor, "shape": _row_count(walk, found, coords)}
+
+
+def _is_shape(walk: Walk, tensor: str | None) -> bool:
+    """True for a dense_shape; RaggedFillEmptyRows takes a number of rows instead."""
+    return tensor is not None and walk.rank(tensor) != 0
 
 
 def _row_count(walk: Walk, found: Found, coords: Coords) -> str | None:

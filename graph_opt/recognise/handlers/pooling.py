@@ -130,6 +130,26 @@ def weighted_rows(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | Non
     return None
 
 
+@handles("Einsum")
+def contracted_rows(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    """``einsum("bt,btd->bd", weights, rows)``: a weighted or masked sum over the positions."""
+    operands, _, result = node.attr["equation"].s.decode().replace(" ", "").partition("->")
+    labels = operands.split(",")
+    if len(inputs) != 2 or len(labels) != 2:
+        return None
+    for (rows, of_rows), (factor, of_factor) in (pairs := list(zip(inputs, labels, strict=True)), pairs[::-1]):
+        if not isinstance(rows, Found) or rows.pooled or rows.weights is not None or rows.mask is not None:
+            continue
+        if len(of_rows) != 3 or of_factor != of_rows[:-1] or result != of_rows[0] + of_rows[2]:
+            return None
+        if isinstance(factor, Test) and factor.number:
+            return _reduced_rows(node, dataclasses.replace(rows, mask=factor))
+        weights = walk.per_value(factor) if isinstance(factor, PerValue | Opaque) else None
+        if weights is not None and weights.power == 1 and not weights.tokens and walk.const(factor) is None:
+            return _reduced_rows(node, dataclasses.replace(rows, weights=weights))
+    return None
+
+
 def _one_per_value(walk: Walk, rows: Found, factor: Value) -> bool:
     """True when ``factor`` may have one element per row: a last axis of 1, or a shape that is not known."""
     if not isinstance(factor, PerValue | Opaque) or walk.dtype(factor) not in _FLOATS:
@@ -141,13 +161,13 @@ def _one_per_value(walk: Walk, rows: Found, factor: Value) -> bool:
 @handles("Sum", "Mean")
 def reduced(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     """Rows [..., T, D] reduced over T, and masks or weights [..., T] with them."""
-    data, axis, keep = inputs[0], walk.scalar(inputs[1]), node.attr["keep_dims"].b
+    data, axis = inputs[0], walk.scalar(inputs[1])
     rank, axes = walk.rank(data), walk.const(inputs[1])
     if rank is None or axes is None or axes.size != 1 or not isinstance(axis, int):
         return None
     axis %= rank
     if isinstance(data, Found) and not data.pooled and axis == rank - 2 and rank >= 3:
-        return _reduced_rows(node, data, keep)
+        return _reduced_rows(node, data)
     if node.op == "Mean":
         return None
     shape = walk.shape(data) or []
@@ -164,7 +184,7 @@ def reduced(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     return None
 
 
-def _reduced_rows(node: NodeDef, found: Found, keep: bool) -> Found | None:
+def _reduced_rows(node: NodeDef, found: Found) -> Found | None:
     if not isinstance(found.ids, PerValue) or found.ids.tokens:
         return None
     pooled = dataclasses.replace(found, pooled=True, combiner="sum", accumulation="sequential", empty="natural")

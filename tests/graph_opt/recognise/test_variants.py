@@ -156,6 +156,12 @@ def ragged_by_sequence_lengths(m: Inputs) -> tf.Tensor:
     return PLAIN(m.table(), ragged, None, combiner="sum")
 
 
+@case("segments mean count hash_fast:50 prune_negative")
+def split_strings(m: Inputs) -> tf.Tensor:
+    words = tf.strings.split(m.input("text", [None], tf.string), ",")
+    return SAFE(m.table(), tf.strings.to_hash_bucket_fast(words, ROWS), None, combiner="mean")
+
+
 @case("dense mean eps mask")
 def masked_by_sign(m: Inputs) -> tf.Tensor:
     x = m.input("x", [None, 6])
@@ -185,6 +191,12 @@ def masked_by_an_input(m: Inputs) -> tf.Tensor:
 def weighted_mean(m: Inputs) -> tf.Tensor:
     x, w = m.input("x", [None, 6]), m.input("w", [None, 6], tf.float32)
     return tf.reduce_sum(m.gather(x) * w[:, :, None], 1) / (tf.reduce_sum(w, 1, keepdims=True) + 1e-8)
+
+
+@case("dense mean count weights")
+def weighted_by_einsum(m: Inputs) -> tf.Tensor:
+    x, w = m.input("x", [None, 6]), m.input("w", [None, 6], tf.float32)
+    return tf.einsum("bt,btd->bd", w, m.gather(x)) / tf.reduce_sum(w, 1, keepdims=True)
 
 
 @case("dense none count")
