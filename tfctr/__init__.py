@@ -14,9 +14,8 @@ from tfctr.core import library as _library
 from tfctr.version import __version__
 
 if TYPE_CHECKING:
-    from tfctr.converting import convert
-
     from tfctr import passes
+    from tfctr.converting import convert
     from tfctr.serving.session import ServingSession
 
 __all__ = ["ServingSession", "__version__", "convert", "passes"]

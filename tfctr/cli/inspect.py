@@ -41,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
     if args.verify:
         from tfctr.bundle.reader import verify_files
 
-        verify_files(args.path, model.manifest, lambda name: common.remarks().print(f"checking {name}", markup=False))
+        verify_files(
+            args.path, dict(model.manifest), lambda name: common.remarks().print(f"checking {name}", markup=False)
+        )
     if args.json:
         shown = dict(model.manifest) | {"signatures": {name: model.info(name) for name in names}}
         common.print_json(shown | ({"verified": True} if args.verify else {}))

@@ -29,6 +29,6 @@ def run(args: argparse.Namespace) -> int:
         return 0
     table = common.table("Passes, in order", "name", "what it does", "why here", "--disable")
     for row in rows:
-        table.add_row(row["name"], row["does"], row["order"], "yes" if row["can_disable"] else "no")
+        table.add_row(str(row["name"]), str(row["does"]), str(row["order"]), "yes" if row["can_disable"] else "no")
     common.results().print(table)
     return 0
