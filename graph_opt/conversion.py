@@ -195,7 +195,7 @@ def analyse(path: str | Path, tags: Sequence[str] | None = None) -> dict[str, An
     source = load(path, tags)
     item = inline(source)
     item.store_name = "tfctr/analysis"
-    pipeline.run_passes(item, pipeline.REFERENCE_PASSES, ConvertOptions())
+    pipeline.run_passes(item, pipeline.REFERENCE_PASSES, ConvertOptions(verify_passes=False))
     lookups, specs = recognised(item)
     described = describe(item, lookups, specs)
     for info in described.values():

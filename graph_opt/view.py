@@ -134,20 +134,25 @@ class GraphView:
 
         ValueError names a node of the cycle where there is one.
         """
-        order = {name: k for k, name in enumerate(self._nodes)}
-        waits = {name: len(self._dependencies(node)) for name, node in self._nodes.items()}
+        names = list(self._nodes)
+        order = {name: k for k, name in enumerate(names)}
+        waits: dict[str, int] = {}
+        users: dict[str, list[str]] = {name: [] for name in names}
+        for name, node in self._nodes.items():
+            sources = self._dependencies(node)
+            waits[name] = len(sources)
+            for source in sources:
+                users[source].append(name)
         ready = [order[name] for name, count in waits.items() if count == 0]
         heapq.heapify(ready)
-        names = list(self._nodes)
         result = []
         while ready:
             name = names[heapq.heappop(ready)]
             result.append(self._nodes[name])
-            for user in self._consumers.get(name, ()):
-                if name in self._dependencies(self._nodes[user]):
-                    waits[user] -= 1
-                    if waits[user] == 0:
-                        heapq.heappush(ready, order[user])
+            for user in users[name]:
+                waits[user] -= 1
+                if waits[user] == 0:
+                    heapq.heappush(ready, order[user])
         if len(result) != len(names):
             stuck = next(name for name in names if waits[name] > 0)
             raise ValueError(f"the graph has a cycle through node {stuck!r}")
