@@ -6,7 +6,7 @@ A pass takes a GraphItem and changes it; the pipeline keeps a copy (:meth:`Graph
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from graph_opt.lookup_spec import CopySpec, LookupSpec, OutputSpec, Placement
+from graph_opt.signature_info import composite_parts
 from graph_opt.view import canonical, node_of
 
 
@@ -170,20 +171,15 @@ class GraphItem:
 
     def _tensors(self, side: str, signature: str | None) -> list[str]:
         chosen = self.signatures.values() if signature is None else [self.signatures[signature]]
-        # By name: the order of a protobuf map differs from one copy to the next, and packed inputs depend on it.
-        infos = (info for s in chosen for _, info in sorted(getattr(s, side).items()))
-        return list(dict.fromkeys(t for info in infos for t in tensor_names(info)))
+        found: dict[str, None] = {}
+        for one in chosen:
+            infos = getattr(one, side)
+            for name in sorted(infos):  # the order of a packed layout: a map has none of its own
+                found |= dict.fromkeys(tensor_names(infos[name]))
+        return list(found)
 
 
 def tensor_names(info: meta_graph_pb2.TensorInfo) -> list[str]:
     """The graph tensors behind a TensorInfo: one for a dense tensor, the parts of a sparse or composite one."""
-    encoding = info.WhichOneof("encoding")
-    if encoding == "name":
-        return [canonical(info.name)]
-    if encoding == "coo_sparse":
-        sparse = info.coo_sparse
-        names: Iterable[str] = (sparse.values_tensor_name, sparse.indices_tensor_name, sparse.dense_shape_tensor_name)
-        return [canonical(n) for n in names]
-    if encoding == "composite_tensor":
-        return [name for part in info.composite_tensor.components for name in tensor_names(part)]
-    return []
+    _, parts = composite_parts(info)
+    return [part["tensor"] for part in parts.values()] or [canonical(info.name)]

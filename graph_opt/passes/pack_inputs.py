@@ -8,8 +8,10 @@ that depends on no input are shared with ``S``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import tensor_shape
@@ -66,8 +68,8 @@ class _Packer:
     def __init__(self, item: GraphItem, name: str) -> None:
         self.item = item
         self.name = name
-        self.prefix = f"{name}{SUFFIX}/"
         self.view = GraphView(item.graph_def)
+        self.prefix = _scope(self.view, name)
         self.feeds = item.feeds(name)
         self.layout = [output_dtypes(self.view.producer(t))[0] for t in self.feeds]
         self.groups = {g.node: g for g in item.groups}
@@ -93,7 +95,7 @@ class _Packer:
         return self.view.add(node).name
 
     def _no_strings(self) -> str:
-        node = constant_node(f"{self.prefix}no_strings", _empty_strings())
+        node = constant_node(f"{self.prefix}no_strings", np.array([], dtype=object))
         return self.view.add(node).name
 
     def _inner(self) -> set[str]:
@@ -196,6 +198,17 @@ class _Packer:
         self.item.packed[self.name] = self.name + SUFFIX
 
 
+def _scope(view: GraphView, signature: str) -> str:
+    """A scope of its own for the packed form of ``signature``, whose name may hold any character."""
+    base = re.sub(r"[^A-Za-z0-9_.-]", "_", signature)
+    base = (base if base[:1].isalnum() else f"s{base}") + SUFFIX
+    scope, number = base, 0
+    while f"{scope}/arena" in view:
+        number += 1
+        scope = f"{base}_{number}"
+    return f"{scope}/"
+
+
 def _argument_order(group: FusedGroup) -> list[str]:
     """Tensors of the group by argument number."""
     numbers = {int(place.removeprefix("arg:")): tensor for tensor, place in group.bind.items()}
@@ -212,9 +225,3 @@ def _rename_info(info: meta_graph_pb2.TensorInfo, rename) -> None:  # type: igno
     elif encoding == "composite_tensor":
         for part in info.composite_tensor.components:
             _rename_info(part, rename)
-
-
-def _empty_strings():  # type: ignore[no-untyped-def]
-    import numpy as np
-
-    return np.array([], dtype=object)
