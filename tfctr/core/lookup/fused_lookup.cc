@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tfctr/core/lookup/row_prefetch.h"
 #include "tfctr/core/lookup/runner.h"
 
 namespace tfctr {
@@ -53,12 +54,15 @@ bool SignedAfter(const LookupSpec& spec, size_t count) {
   return dtype == DType::kInt64 || dtype == DType::kInt32;
 }
 
-Feature MakeFeature(const LookupSpec& spec, const OutputSpec& output) {
+Feature MakeFeature(const LookupSpec& spec, const OutputSpec& output, const GatherKernels& kernels) {
   Feature f;
   f.spec = spec;
   const int64_t element = static_cast<int64_t>(DTypeSize(spec.table_dtype));
   f.row_bytes = spec.table_width * element;
   f.column_bytes = spec.column * static_cast<int64_t>(DTypeSize(output.dtype));
+  // Cache lines of one block: while one is reduced, the next one is fetched; both fit in L1 beside the inputs.
+  constexpr int64_t kBlockLines = 128;
+  f.block_values = std::max<int64_t>(16, kBlockLines / PrefetchLines(f.row_bytes));
   f.has_weights = spec.weights.used();
   f.has_mask = spec.mask.used() || spec.mask_value.has_value();
   f.is_double = spec.table_dtype == DType::kFloat64;
@@ -96,6 +100,10 @@ Feature MakeFeature(const LookupSpec& spec, const OutputSpec& output) {
     const StepKind kind = spec.steps[i].kind;
     if (kind == StepKind::kPruneNegative || kind == StepKind::kPruneEqual) f.fast = false;
   }
+  const bool fill_ok = !spec.fill_id || (*spec.fill_id >= 0 && *spec.fill_id < spec.table_rows);
+  f.stream = f.fast && !spec.max_norm && fill_ok &&
+             (spec.combiner == Combiner::kNone ||
+              (f.order == AddOrder::kSparseSegment && kernels.has_stream(spec.table_dtype, spec.table_width)));
   return f;
 }
 
@@ -161,7 +169,7 @@ Result<std::unique_ptr<const FusedLookup>> FusedLookup::Create(std::string_view 
   const GroupSpec& group = plan->group_;
   int64_t zero_bytes = 0;
   for (const LookupSpec& spec : group.lookups) {
-    plan->features_.push_back(MakeFeature(spec, group.outputs[spec.output]));
+    plan->features_.push_back(MakeFeature(spec, group.outputs[spec.output], *plan->kernels_));
     if (plan->features_.back().has_mask) zero_bytes = std::max(zero_bytes, plan->features_.back().row_bytes);
   }
   for (const CopySpec& copy : group.copies) plan->features_.push_back(MakeCopy(copy, group.outputs[copy.output]));

@@ -7,8 +7,10 @@
 //   plan.Run(begin, end, &call)                             any split of [0, call.work()), any threads
 //   plan.Finish(&call)                                      what the fast path left: unordered rows, errors
 //
-// How a feature runs: blocks of a few hundred values are resolved (id steps, prune, bounds, rows) into a list of row
-// pointers; the lists of several blocks and features form one chunk, which the gather kernels then walk with prefetch.
+// How a feature runs: the usual ones (plain integer ids after their steps, no weights, SparseSegment order, a width of
+// whole vectors, or no reduction) go through one loop from ids to output rows (stream_impl.h). For the others a block
+// of about a hundred values is resolved (id steps, prune, bounds, rows) into a list of row pointers; while the gather
+// kernels reduce one list, they prefetch the rows of the next one.
 // Anything irregular (rows not in order, an id out of range, ...) is not handled there but noted, and Finish runs that
 // feature again, whole, by a careful path that sorts or says what is wrong: errors are the same however work is split.
 //
@@ -38,10 +40,12 @@ struct Feature {
   LookupSpec spec;
   bool is_copy = false;         // numeric columns copied beside the lookups; spec.ids is the source
   int64_t row_bytes = 0;        // of a table row (of a copied row)
+  int64_t block_values = 0;     // values that are resolved together
   int64_t column_bytes = 0;     // first byte of this feature in an output row
   size_t step_count = 0;        // steps left after those below were taken out
   bool prune_negative = false;  // the last step; done while listing rows
   int64_t wrap = 0;             // the only step: negative ids get this added
+  bool stream = false;          // done by the stream kernels, straight from ids to output
   bool fast = false;            // resolved by the short loops: no weights, masks, max_norm, divisors
   Finish finish = Finish::kNone;
   AddOrder order = AddOrder::kSparseSegment;

@@ -2,19 +2,18 @@
 // per output row (or copied) and written at a stride into the output. Compiled once per instruction set from
 // gather_impl.h; all three give the same bits.
 //
-// Thread-safety: pure functions. Cost: bound by the latency of random rows, so rows are prefetched `kPrefetchDistance`
-// list entries ahead: the list must have that many readable entries behind its end (any address may stand there).
+// Thread-safety: pure functions. Cost: bound by the cache and TLB misses of random rows. While a list is worked off,
+// the rows of the list that comes next (`ahead`) are prefetched; the stream kernels look ahead in their own ids.
 #ifndef TFCTR_CORE_LOOKUP_GATHER_H_
 #define TFCTR_CORE_LOOKUP_GATHER_H_
 
 #include <cstdint>
 
 #include "tfctr/core/lookup/isa.h"
+#include "tfctr/core/lookup/row_prefetch.h"
 #include "tfctr/core/storage/dtype.h"
 
 namespace tfctr {
-
-inline constexpr int64_t kPrefetchDistance = 12;
 
 // Order of the additions within one output row, after the stock op that is replaced.
 enum class AddOrder {
@@ -34,6 +33,7 @@ enum class Finish {
 
 // A: float for float32, float16 and bfloat16 tables, double for float64.
 struct ReduceTask {
+  RowsAhead* ahead = nullptr;
   const uint8_t* const* list = nullptr;  // rows of the table, output row by output row
   const int64_t* counts = nullptr;       // [rows] list entries of each output row
   const void* weights = nullptr;         // A, one per list entry; null: none
@@ -49,6 +49,7 @@ struct ReduceTask {
 };
 
 struct CopyTask {
+  RowsAhead* ahead = nullptr;
   const uint8_t* const* list = nullptr;
   int64_t entries = 0;
   int64_t per_row = 1;       // list entries that lie side by side in one output row
@@ -58,7 +59,42 @@ struct CopyTask {
   int64_t out_stride = 0;
 };
 
+// A feature whose ids are row numbers already: everything in one loop, from ids to output rows, SparseSegment order.
+// Negative ids are dropped (`prune`) or have `wrap` added. float32 tables, widths of 1, 2, 4 or 8 vectors only.
+struct StreamTask {
+  const void* ids = nullptr;  // int64 or int32; of the values from `ids_first` on
+  int64_t ids_first = 0;
+  bool ids_wide = true;
+  // Row number per value, int64 or int32, every `stride` numbers; or else int64 row_splits
+  // (`splits`), or a fixed number of values per output row (`positions`).
+  const void* rows = nullptr;
+  bool rows_wide = true;
+  int64_t stride = 1;
+  bool splits = false;
+  int64_t positions = 0;
+  int64_t row_begin = 0;  // first output row
+  int64_t row_end = 0;
+  int64_t value_begin = 0;  // first value
+  int64_t value_end = 0;
+  const uint8_t* table = nullptr;
+  int64_t table_rows = 0;
+  int64_t row_bytes = 0;
+  int64_t wrap = 0;
+  bool prune = false;
+  int64_t fill_id = -1;  // of output rows without values; -1: none. Must be checked by the caller.
+  bool copy = false;     // no reduction: `positions` table rows side by side per output row, any width
+  int64_t width = 0;
+  uint8_t* out = nullptr;  // of output row 0
+  int64_t out_stride = 0;
+  Finish finish = Finish::kNone;
+  bool empty_is_nan = false;
+};
+
 struct GatherKernels {
+  // False: an id or a row is out of range or rows are not in order; what was written is worthless.
+  bool (*stream)(DType dtype, const StreamTask& task);
+  // Whether `stream` has a loop for this width.
+  bool (*has_stream)(DType dtype, int64_t width);
   void (*reduce)(DType dtype, const ReduceTask& task);
   void (*copy)(const CopyTask& task);
   // Writes to `out` the rows scaled as tf.clip_by_norm does per row (in the table's dtype).

@@ -25,8 +25,6 @@ namespace TFCTR_ISA_NAMESPACE {
 typedef float FloatVector __attribute__((vector_size(TFCTR_VECTOR_BYTES)));
 typedef double DoubleVector __attribute__((vector_size(TFCTR_VECTOR_BYTES)));
 
-constexpr int64_t kLine = 64;
-constexpr int64_t kMaxPrefetchLines = 8;  // the rest of a wide row is left to the hardware prefetcher
 // Floats (doubles) per packet in TensorFlow's own kernels, whose reductions this file repeats.
 constexpr int64_t kStockPacketBytes = 32;
 
@@ -112,14 +110,6 @@ static inline const T* At(const uint8_t* row, int64_t column) {
   return reinterpret_cast<const T*>(row) + column;
 }
 
-static inline void Prefetch(const uint8_t* row, int64_t bytes) {
-  __builtin_prefetch(row);
-  if (bytes <= kLine) return;
-  const int64_t last = Min(bytes, kMaxPrefetchLines * kLine) - 1;
-  for (int64_t at = kLine; at < last; at += kLine) __builtin_prefetch(row + at);
-  __builtin_prefetch(row + last);
-}
-
 // --- sums of one output row, columns [column, column + NV vectors) -----------------------------------------------
 
 template <typename T, typename V, int NV>
@@ -175,8 +165,10 @@ template <typename A>
 struct Scales {
   A mean[10];
   A sqrtn[10];
+  A one[10];
   Scales() {
     for (int n = 0; n < 10; ++n) {
+      one[n] = A(1);
       mean[n] = A(1) / A((n < 1 ? 1 : n));
       sqrtn[n] = A(1) / A(std::sqrt(static_cast<double>((n < 1 ? 1 : n))));
     }
@@ -247,7 +239,6 @@ static void ReduceExact(const ReduceTask& task) {
   using A = typename Traits<T>::A;
   using V = typename Traits<T>::V;
   constexpr int64_t kLanes = sizeof(V) / sizeof(A);
-  constexpr int64_t kBytes = NV * kLanes * static_cast<int64_t>(sizeof(T));
   static const Scales<A> scales;
   const uint8_t* const* list = task.list;
   uint8_t* out = task.out;
@@ -257,7 +248,7 @@ static void ReduceExact(const ReduceTask& task) {
       FillRow(reinterpret_cast<T*>(out), task.width, task.empty_is_nan);
       continue;
     }
-    for (int64_t k = 0; k < n; ++k) Prefetch(list[k + kPrefetchDistance], kBytes);
+    if (task.ahead != nullptr) task.ahead->Fetch(n);
     V acc[NV];
     SumSegmentOrder<T, V, NV>(list, n, 0, acc);
     const RowFinish<A> finish = FinishOf(task, scales, row, n);
@@ -285,7 +276,6 @@ static void ReduceGeneric(const ReduceTask& task) {
   using V = typename Traits<T>::V;
   constexpr int64_t kLanes = sizeof(V) / sizeof(A);
   static const Scales<A> scales;
-  const int64_t bytes = task.width * static_cast<int64_t>(sizeof(T));
   const A* weights = static_cast<const A*>(task.weights);
   const uint8_t* const* list = task.list;
   uint8_t* out_bytes = task.out;
@@ -296,7 +286,7 @@ static void ReduceGeneric(const ReduceTask& task) {
       FillRow(out, task.width, task.empty_is_nan);
       continue;
     }
-    for (int64_t k = 0; k < n; ++k) Prefetch(list[k + kPrefetchDistance], bytes);
+    if (task.ahead != nullptr) task.ahead->Fetch(n);
     const RowFinish<A> finish = FinishOf(task, scales, row, n);
     int64_t c = 0;
     if (task.order == AddOrder::kSparseSegment && weights == nullptr) {
@@ -385,7 +375,7 @@ static void CopyRows(const CopyTask& task) {
   uint8_t* out = task.out;
   int64_t place = task.first_in_row;
   for (int64_t i = 0; i < task.entries; ++i) {
-    Prefetch(task.list[i + kPrefetchDistance], bytes);
+    if (task.ahead != nullptr) task.ahead->Fetch(1);
     std::memcpy(out + place * bytes, task.list[i], static_cast<size_t>(bytes));
     if (++place == task.per_row) {
       place = 0;
@@ -412,6 +402,8 @@ static void Copy(const CopyTask& task) {
       return CopyRows<0>(task);
   }
 }
+
+#include "tfctr/core/lookup/stream_impl.h"
 
 // --- max_norm ----------------------------------------------------------------------------------------------------
 
@@ -460,7 +452,6 @@ static void ClipTyped(const uint8_t* const* list, int64_t entries, int64_t width
   const A limit = Round<T>(static_cast<A>((max_norm > 0.0 ? max_norm : 0.0)));
   T* out = reinterpret_cast<T*>(out_bytes);
   for (int64_t k = 0; k < entries; ++k, out += width) {
-    Prefetch(list[k + kPrefetchDistance], width * static_cast<int64_t>(sizeof(T)));
     const T* row = At<T>(list[k], 0);
     const A squares = SquareSum(row, width);
     const A norm = squares > A(0) ? Round<T>(std::sqrt(squares)) : squares;
@@ -489,7 +480,7 @@ static void Clip(DType dtype, const uint8_t* const* list, int64_t entries, int64
   }
 }
 
-static constexpr GatherKernels kKernels = {&Reduce, &Copy, &Clip};
+static constexpr GatherKernels kKernels = {&Stream, &HasStream, &Reduce, &Copy, &Clip};
 
 }  // namespace TFCTR_ISA_NAMESPACE
 }  // namespace tfctr

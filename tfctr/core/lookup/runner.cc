@@ -4,39 +4,82 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tfctr/core/lookup/row_prefetch.h"
 #include "tfctr/core/lookup/scratch.h"
 
 namespace tfctr {
 namespace {
 
-constexpr int64_t kBlockValues = 512;
-constexpr int64_t kBlockRows = 1024;
-constexpr size_t kChunkValues = 2048;  // list entries; 16 KB of pointers
+constexpr int64_t kBlockRows = 512;
+constexpr int64_t kStepValues = 1024;  // ids that go through their steps at once: 8 KB
+constexpr int64_t kStartRows = 16;     // rows of the next feature that are fetched before it starts
 
 int64_t Scale(int64_t total, int64_t at, int64_t units) {
   return static_cast<int64_t>(static_cast<__int128>(total) * at / units);
 }
 
-// Pointers of n ids. Ids out of range are noted in *bad and give pointers that must not be followed. Negative ids are
-// left out (kPrune) or wrapped (kWrap). Returns the number of pointers.
-template <typename Id, bool kPrune, bool kWrap>
-int64_t ListIds(const Id* ids, int64_t n, const Feature& f, const uint8_t* table, const uint8_t** list, bool* bad) {
-  const uint64_t rows = static_cast<uint64_t>(f.spec.table_rows);
-  const uint64_t row_bytes = static_cast<uint64_t>(f.row_bytes);
-  const uint64_t base = reinterpret_cast<uint64_t>(table);
-  const int64_t wrap = f.wrap;
+// What the short resolve loops need of a feature.
+struct Lister {
+  Lister(const Feature& f, const uint8_t* table)
+      : table_rows(static_cast<uint64_t>(f.spec.table_rows)),
+        row_bytes(static_cast<uint64_t>(f.row_bytes)),
+        base(reinterpret_cast<uint64_t>(table)),
+        wrap(f.wrap) {}
+
+  // Lists the row of `id` at `at` and says whether it is to be kept (else the next one takes its place).
+  // An id out of range raises `bad`; its pointer must not be followed. Negative ids are left out (kPrune) or wrapped.
+  template <bool kPrune>
+  bool Put(int64_t id, const uint8_t** at, bool* bad) const {
+    if (!kPrune) id += id < 0 ? wrap : 0;
+    const bool kept = !kPrune || id >= 0;
+    *bad |= kept & (static_cast<uint64_t>(id) >= table_rows);
+    *at = reinterpret_cast<const uint8_t*>(base + static_cast<uint64_t>(id) * row_bytes);
+    return kept;
+  }
+
+  uint64_t table_rows;
+  uint64_t row_bytes;
+  uint64_t base;
+  int64_t wrap;
+};
+
+// Lists n ids; returns how many were kept.
+template <bool kPrune, typename Id>
+int64_t ListIds(const Lister lister, const Id* ids, int64_t n, const uint8_t** list, bool* bad) {
   int64_t listed = 0;
   bool outside = false;
-  for (int64_t k = 0; k < n; ++k) {
-    int64_t id = static_cast<int64_t>(ids[k]);
-    if (kWrap) id += id < 0 ? wrap : 0;
-    const bool kept = !kPrune || id >= 0;
-    outside |= kept & (static_cast<uint64_t>(id) >= rows);
-    list[listed] = reinterpret_cast<const uint8_t*>(base + static_cast<uint64_t>(id) * row_bytes);
-    listed += kept;
-  }
+  for (int64_t k = 0; k < n; ++k) listed += lister.Put<kPrune>(static_cast<int64_t>(ids[k]), list + listed, &outside);
   *bad |= outside;
   return listed;
+}
+
+// The same with a row number per value; counts[row - first_row] gets the number kept. False: an id is out of range, a
+// row is outside of [first_row, first_row + row_count) or comes before its predecessor.
+template <bool kPrune, typename Id, typename Row>
+bool ListSorted(const Lister lister, const Id* ids, const Row* rows, int64_t stride, int64_t n, int64_t first_row,
+                int64_t row_count, const uint8_t** list, int64_t* counts, int64_t* listed) {
+  // Ends of the rows first: a store per value, where counting would wait for the count just stored.
+  int64_t* ends = counts;
+  std::fill_n(ends, row_count, 0);
+  uint64_t previous = 0;
+  bool bad = false;
+  int64_t out = 0;
+  for (int64_t k = 0; k < n; ++k) {
+    const uint64_t row = static_cast<uint64_t>(static_cast<int64_t>(rows[k * stride]) - first_row);
+    if (row >= static_cast<uint64_t>(row_count)) return false;
+    bad |= row < previous;
+    previous = row;
+    out += lister.Put<kPrune>(static_cast<int64_t>(ids[k]), list + out, &bad);
+    ends[row] = out;
+  }
+  int64_t end = 0;
+  for (int64_t r = 0; r < row_count; ++r) {
+    const int64_t next = std::max(end, ends[r]);
+    counts[r] = next - end;
+    end = next;
+  }
+  *listed = out;
+  return !bad;
 }
 
 // Rewrites n doubles as n floats at the same address.
@@ -48,45 +91,32 @@ void ToFloats(double* numbers, size_t n) {
   }
 }
 
-template <typename Id>
-int64_t ListIds(const Id* ids, int64_t n, const Feature& f, const uint8_t* table, const uint8_t** list, bool* bad) {
-  if (f.prune_negative) return ListIds<Id, true, false>(ids, n, f, table, list, bad);
-  if (f.wrap != 0) return ListIds<Id, false, true>(ids, n, f, table, list, bad);
-  return ListIds<Id, false, false>(ids, n, f, table, list, bad);
-}
-
-// The same with a row number per value: counts[row - first_row] is raised. False: a row is outside of
-// [first_row, first_row + row_count) or comes before its predecessor.
-template <typename Id, typename Row, bool kPrune>
-bool ListSorted(const Id* ids, const Row* rows, int64_t stride, int64_t n, int64_t first_row, int64_t row_count,
-                const Feature& f, const uint8_t* table, const uint8_t** list, int64_t* counts, int64_t* listed) {
-  const uint64_t table_rows = static_cast<uint64_t>(f.spec.table_rows);
-  const uint64_t row_bytes = static_cast<uint64_t>(f.row_bytes);
-  const uint64_t base = reinterpret_cast<uint64_t>(table);
-  const int64_t wrap = f.wrap;
-  uint64_t previous = 0;
-  bool bad = false;
-  int64_t out = 0;
-  for (int64_t k = 0; k < n; ++k) {
-    const uint64_t row = static_cast<uint64_t>(static_cast<int64_t>(rows[k * stride]) - first_row);
-    if (row >= static_cast<uint64_t>(row_count)) return false;
-    bad |= row < previous;
-    previous = row;
-    int64_t id = static_cast<int64_t>(ids[k]);
-    if (!kPrune) id += id < 0 ? wrap : 0;
-    const bool kept = !kPrune || id >= 0;
-    bad |= kept & (static_cast<uint64_t>(id) >= table_rows);
-    list[out] = reinterpret_cast<const uint8_t*>(base + static_cast<uint64_t>(id) * row_bytes);
-    out += kept;
-    counts[row] += kept;
-  }
-  *listed = out;
-  return !bad;
-}
-
 }  // namespace
 
-Runner::Runner(const FusedLookup& plan, Call* call) : plan_(plan), call_(call), s_(Scratch::OfThread()) { s_.Clear(); }
+Runner::Runner(const FusedLookup& plan, Call* call) : plan_(plan), call_(call), s_(Scratch::OfThread()) {
+  for (ListedBlock& block : s_.blocks) block.Clear();
+  listing_ = &s_.blocks[0];
+}
+
+int64_t Runner::BlockValues(const Feature& f, const BoundFeature& b) {
+  if (!f.stream || (f.spec.form == Form::kRagged && b.rows.dtype != DType::kInt64)) return f.block_values;
+  return RawIds(f, b) ? INT64_MAX / 2 : kStepValues;
+}
+
+// A feature's first rows cannot be fetched while it runs: that is done while the feature before it runs.
+void Runner::PrefetchStart(int32_t index) const {
+  if (static_cast<size_t>(index) >= plan_.features_.size()) return;
+  const Feature& f = plan_.features_[index];
+  const BoundFeature& b = call_->features_[index];
+  if (!f.stream || !RawIds(f, b)) return;
+  const bool wide = b.ids.dtype == DType::kInt64;
+  for (int64_t i = 0; i < std::min(b.values, kStartRows); ++i) {
+    const int64_t id = wide ? static_cast<const int64_t*>(b.ids.data)[i] : static_cast<const int32_t*>(b.ids.data)[i];
+    PrefetchRow(reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(b.table) +
+                                                 static_cast<uint64_t>(id) * static_cast<uint64_t>(f.row_bytes)),
+                f.row_bytes);
+  }
+}
 
 void Runner::Range(int64_t begin, int64_t end) {
   const std::vector<BoundFeature>& features = call_->features_;
@@ -102,7 +132,9 @@ void Runner::Range(int64_t begin, int64_t end) {
     const int64_t units = Units(plan_.features_[i], features[i]);
     const int64_t from = std::max<int64_t>(0, begin - features[i].work_begin);
     const int64_t to = std::min(units, end - features[i].work_begin);
-    if (from < to) FeatureRange(static_cast<int32_t>(i), from, to);
+    if (from >= to) continue;
+    PrefetchStart(static_cast<int32_t>(i) + 1);
+    FeatureRange(static_cast<int32_t>(i), from, to);
   }
   Flush();
 }
@@ -133,25 +165,31 @@ void Runner::CopyColumns(int32_t index, int64_t row_begin, int64_t row_end) {
 }
 
 void Runner::DenseRange(int32_t index, int64_t row_begin, int64_t row_end) {
+  const Feature& f = plan_.features_[index];
   BoundFeature& b = call_->features_[index];
-  const int64_t step = std::max<int64_t>(1, std::min(kBlockRows, kBlockValues / std::max<int64_t>(1, b.positions)));
+  const int64_t values = BlockValues(f, b);
+  const int64_t limit = f.stream ? INT64_MAX / 2 : kBlockRows;
+  const int64_t step = std::max<int64_t>(1, std::min(limit, values / std::max<int64_t>(1, b.positions)));
   for (int64_t row = row_begin; row < row_end; row += step) {
-    const int64_t next = std::min(row + step, row_end);
+    const int64_t next = row_end - row <= step ? row_end : row + step;
     if (!Block(index, {row, next, row * b.positions, next * b.positions})) return b.irregular.store(true);
   }
 }
 
 void Runner::RaggedRange(int32_t index, int64_t row_begin, int64_t row_end) {
+  const Feature& f = plan_.features_[index];
   BoundFeature& b = call_->features_[index];
   const bool wide = b.rows.dtype == DType::kInt64;
   const auto split = [&b, wide](int64_t row) {
     return wide ? static_cast<const int64_t*>(b.rows.data)[row] : static_cast<const int32_t*>(b.rows.data)[row];
   };
+  const int64_t values = BlockValues(f, b);
+  const bool whole = values == INT64_MAX / 2;
   for (int64_t row = row_begin; row < row_end;) {
     const int64_t first = split(row);
-    const int64_t limit = std::min(row_end, row + kBlockRows);
-    int64_t next = row + 1;
-    while (next < limit && split(next) - first < kBlockValues) ++next;
+    const int64_t limit = whole ? row_end : std::min(row_end, row + kBlockRows);
+    int64_t next = whole ? row_end : row + 1;
+    while (next < limit && split(next) - first < values) ++next;
     const int64_t last = split(next);
     if (first < 0 || last < first || last > b.values) return b.irregular.store(true);
     if (!Block(index, {row, next, first, last})) return b.irregular.store(true);
@@ -176,9 +214,11 @@ void Runner::SortedRange(int32_t index, int64_t begin, int64_t end) {
   int64_t row = begin == 0 ? 0 : value < n ? row_of(value) : b.row_count;
   const int64_t row_end = end < units && value_end < n ? row_of(value_end) : b.row_count;
   if (row < 0 || row_end < row || row_end > b.row_count) return b.irregular.store(true);
+  const int64_t values = BlockValues(f, b);
+  const bool whole = values == INT64_MAX / 2;
   while (row < row_end) {
-    const int64_t limit = std::min(row_end, row + kBlockRows);
-    int64_t next_value = std::min(value + kBlockValues, value_end);
+    const int64_t limit = whole ? row_end : std::min(row_end, row + kBlockRows);
+    int64_t next_value = value_end - value <= values ? value_end : value + values;
     while (next_value > value && next_value < value_end && row_of(next_value) == row_of(next_value - 1)) ++next_value;
     if (next_value > value &&
         row_of(next_value - 1) >= limit) {  // more rows than a block takes: the values below limit
@@ -202,17 +242,60 @@ void Runner::SortedRange(int32_t index, int64_t begin, int64_t end) {
 }
 
 bool Runner::Block(int32_t index, const Part& part) {
-  const size_t list_begin = s_.list.size();
   // Rows of higher rank have their numbers computed one by one.
   const bool flat = call_->features_[index].rows.rank != 2 || call_->features_[index].rows.dims[1] <= 2;
   bool regular = true;
+  // The stream kernels read int64 row_splits only.
+  const bool narrow_splits =
+      plan_.features_[index].spec.form == Form::kRagged && call_->features_[index].rows.dtype != DType::kInt64;
+  if (plan_.features_[index].stream && flat && !narrow_splits) return StreamBlock(index, part);
   if (plan_.features_[index].fast && flat) {
     regular = FastBlock(index, part);
   } else {
     regular = GeneralBlock(index, part, false, &regular).ok() && regular;
   }
-  if (!regular) s_.list.Shrink(list_begin);
+  if (!regular) listing_->Clear();
   return regular;
+}
+
+bool Runner::StreamBlock(int32_t index, const Part& part) {
+  const Feature& f = plan_.features_[index];
+  const BoundFeature& b = call_->features_[index];
+  StreamTask task;
+  if (RawIds(f, b)) {
+    task.ids = b.ids.data;
+    task.ids_wide = b.ids.dtype == DType::kInt64;
+  } else {
+    const int64_t last_dim = b.ids.rank > 0 ? b.ids.dims[b.ids.rank - 1] : 1;
+    if (!s_.ids.Run(b.ids, part.value_begin, part.value_end, f.spec.steps.data(), f.step_count, last_dim, call_->steps_)
+             .ok()) {
+      return false;
+    }
+    task.ids = s_.ids.ids();
+    task.ids_first = part.value_begin;
+  }
+  task.rows = b.rows.data;
+  task.rows_wide = b.rows.dtype == DType::kInt64;
+  task.stride = b.rows.rank == 2 ? b.rows.dims[1] : 1;
+  task.splits = f.spec.form == Form::kRagged;
+  task.positions = f.spec.form == Form::kDense ? b.positions : -1;
+  task.row_begin = part.row_begin;
+  task.row_end = part.row_end;
+  task.value_begin = part.value_begin;
+  task.value_end = part.value_end;
+  task.table = b.table;
+  task.table_rows = f.spec.table_rows;
+  task.row_bytes = f.row_bytes;
+  task.wrap = f.wrap;
+  task.prune = f.prune_negative;
+  task.fill_id = f.spec.fill_id ? *f.spec.fill_id : -1;
+  task.copy = f.spec.combiner == Combiner::kNone;
+  task.width = f.spec.table_width;
+  task.out = call_->output_data_[f.spec.output] + f.column_bytes;
+  task.out_stride = plan_.output_row_bytes_[f.spec.output];
+  task.finish = f.finish;
+  task.empty_is_nan = b.empty_is_nan;
+  return plan_.kernels_->stream(f.spec.table_dtype, task);
 }
 
 bool Runner::FastBlock(int32_t index, const Part& part) {
@@ -235,35 +318,27 @@ bool Runner::FastBlock(int32_t index, const Part& part) {
 
 template <typename Id>
 bool Runner::FastList(const Feature& f, const BoundFeature& b, const Part& part, const Id* ids) {
+  const Lister lister(f, b.table);
   const int64_t n = part.value_end - part.value_begin;
-  const size_t begin = s_.list.size();
-  const uint8_t** list = s_.list.Grow(static_cast<size_t>(n));
+  const uint8_t** list = listing_->list.Grow(static_cast<size_t>(n));
   bool bad = false;
   if (f.spec.combiner == Combiner::kNone) {
-    ListIds(ids, n, f, b.table, list, &bad);
+    ListIds<false>(lister, ids, n, list, &bad);
     return !bad;
   }
   const int64_t rows = part.row_end - part.row_begin;
-  int64_t* counts = s_.counts.Grow(static_cast<size_t>(rows));
+  int64_t* counts = listing_->counts.Grow(static_cast<size_t>(rows));
   int64_t listed = 0;
   if (f.spec.form == Form::kSparse || f.spec.form == Form::kSegments) {
-    std::fill_n(counts, rows, 0);
     const int64_t stride = b.rows.rank == 2 ? b.rows.dims[1] : 1;
-    bool ok;
-    if (b.rows.dtype == DType::kInt64) {
-      const int64_t* row = static_cast<const int64_t*>(b.rows.data) + part.value_begin * stride;
-      ok = f.prune_negative ? ListSorted<Id, int64_t, true>(ids, row, stride, n, part.row_begin, rows, f, b.table, list,
-                                                            counts, &listed)
-                            : ListSorted<Id, int64_t, false>(ids, row, stride, n, part.row_begin, rows, f, b.table,
-                                                             list, counts, &listed);
-    } else {
-      const int32_t* row = static_cast<const int32_t*>(b.rows.data) + part.value_begin;
-      ok =
-          f.prune_negative
-              ? ListSorted<Id, int32_t, true>(ids, row, 1, n, part.row_begin, rows, f, b.table, list, counts, &listed)
-              : ListSorted<Id, int32_t, false>(ids, row, 1, n, part.row_begin, rows, f, b.table, list, counts, &listed);
-    }
-    if (!ok) return false;
+    const auto sorted = [&](const auto* row) {
+      row += part.value_begin * stride;
+      return f.prune_negative
+                 ? ListSorted<true>(lister, ids, row, stride, n, part.row_begin, rows, list, counts, &listed)
+                 : ListSorted<false>(lister, ids, row, stride, n, part.row_begin, rows, list, counts, &listed);
+    };
+    bad = !(b.rows.dtype == DType::kInt64 ? sorted(static_cast<const int64_t*>(b.rows.data))
+                                          : sorted(static_cast<const int32_t*>(b.rows.data)));
   } else {
     const bool ragged = f.spec.form == Form::kRagged;
     const bool wide = b.rows.dtype == DType::kInt64;
@@ -276,35 +351,34 @@ bool Runner::FastList(const Feature& f, const BoundFeature& b, const Part& part,
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t next = end_of(part.row_begin + r);
       if (next < at || next > part.value_end) return false;
+      counts[r] = next - at;
       if (f.prune_negative) {
-        counts[r] = ListIds<Id, true, false>(ids + (at - part.value_begin), next - at, f, b.table, list + listed, &bad);
+        counts[r] = ListIds<true>(lister, ids + (at - part.value_begin), next - at, list + listed, &bad);
         listed += counts[r];
-      } else {
-        counts[r] = next - at;
       }
       at = next;
     }
-    if (!f.prune_negative) listed = ListIds(ids, n, f, b.table, list, &bad);
+    if (!f.prune_negative) listed = ListIds<false>(lister, ids, n, list, &bad);
   }
   if (bad) return false;
-  s_.list.Shrink(begin + static_cast<size_t>(listed));
+  listing_->list.Shrink(static_cast<size_t>(listed));
   return FillEmptyRows(f, b, rows);
 }
 
-// The last `rows` counts belong to the block whose list ends the list: gives rows without values the fill id.
+// Gives rows of the listed block that have no values the fill id.
 bool Runner::FillEmptyRows(const Feature& f, const BoundFeature& b, int64_t rows) {
   if (!f.spec.fill_id) return true;
-  int64_t* counts = s_.counts.data() + (s_.counts.size() - static_cast<size_t>(rows));
+  int64_t* counts = listing_->counts.data();
   const int64_t empty = std::count(counts, counts + rows, 0);
   if (empty == 0) return true;
   if (*f.spec.fill_id < 0 || *f.spec.fill_id >= f.spec.table_rows) return false;
   const uint8_t* fill = b.table + *f.spec.fill_id * f.row_bytes;
-  s_.list.Grow(static_cast<size_t>(empty));
-  if (f.has_weights) s_.weights.Grow(static_cast<size_t>(empty));
-  const uint8_t** to = s_.list.data() + s_.list.size();
+  listing_->list.Grow(static_cast<size_t>(empty));
+  if (f.has_weights) listing_->weights.Grow(static_cast<size_t>(empty));
+  const uint8_t** to = listing_->list.data() + listing_->list.size();
   const uint8_t** from = to - empty;
-  double* weight_to = s_.weights.data() + s_.weights.size();
-  const double* weight_from = weight_to - empty;
+  double* weight_to = listing_->weights.data() + listing_->weights.size();
+  const double* weight_from = weight_to - (f.has_weights ? empty : 0);
   for (int64_t r = rows - 1; r >= 0 && from != to; --r) {
     if (counts[r] == 0) {
       *--to = fill;
@@ -320,66 +394,60 @@ bool Runner::FillEmptyRows(const Feature& f, const BoundFeature& b, int64_t rows
   return true;
 }
 
-// The block's list and counts are complete (they end the piles).
+// The listed block is complete: the one before it is reduced, and its memory takes the next one.
 void Runner::Append(int32_t index, const Part& part) {
   const Feature& f = plan_.features_[index];
-  PendingBlock block;
-  block.feature = index;
-  block.weighted = f.has_weights;
-  block.row_begin = part.row_begin;
-  block.rows = part.row_end - part.row_begin;
-  block.place = 0;
-  const PendingBlock* last = s_.blocks.empty() ? nullptr : &s_.blocks.back();
-  block.list_begin = last == nullptr ? 0 : last->list_begin + last->list_count;
-  block.list_count = s_.list.size() - block.list_begin;
-  const size_t rows = static_cast<size_t>(block.rows);
-  block.counts_begin = f.spec.combiner == Combiner::kNone ? s_.counts.size() : s_.counts.size() - rows;
-  block.weights_begin = f.has_weights ? s_.weights.size() - block.list_count : 0;
-  block.divisors_begin = f.needs_divisors ? s_.divisors.size() - rows : 0;
+  ListedBlock* block = listing_;
+  RowsAhead ahead(block->list.data(), static_cast<int64_t>(block->list.size()), f.row_bytes);
+  block->feature = index;
+  block->row_begin = part.row_begin;
+  block->rows = part.row_end - part.row_begin;
   if (!f.is_double) {
-    if (f.has_weights) ToFloats(s_.weights.data() + block.weights_begin, block.list_count);
-    if (f.needs_divisors) ToFloats(s_.divisors.data() + block.divisors_begin, rows);
+    if (f.has_weights) ToFloats(block->weights.data(), block->weights.size());
+    if (f.needs_divisors) ToFloats(block->divisors.data(), block->divisors.size());
   }
-  s_.blocks.push_back(block);
-  if (s_.list.size() >= kChunkValues || s_.counts.size() >= kChunkValues) Flush();
+  listing_ = block == &s_.blocks[0] ? &s_.blocks[1] : &s_.blocks[0];
+  Reduce(listing_, &ahead);
+  ahead.Fetch(ahead.left());
 }
 
 void Runner::Flush() {
-  if (s_.blocks.empty()) return s_.Clear();
-  const size_t entries = s_.list.size();
-  const uint8_t* any = plan_.features_.empty() ? nullptr : call_->features_[s_.blocks.back().feature].table;
-  std::fill_n(s_.list.Grow(kPrefetchDistance), kPrefetchDistance, any);
-  for (size_t k = 0; k < std::min<size_t>(entries, kPrefetchDistance); ++k) __builtin_prefetch(s_.list.data()[k]);
-  for (const PendingBlock& block : s_.blocks) {
-    const Feature& f = plan_.features_[block.feature];
-    const BoundFeature& b = call_->features_[block.feature];
-    const uint8_t** list = s_.list.data() + block.list_begin;
-    if (f.spec.max_norm) {
-      s_.clipped.resize(block.list_count * static_cast<size_t>(f.row_bytes));
-      plan_.kernels_->clip(f.spec.table_dtype, list, static_cast<int64_t>(block.list_count), f.spec.table_width,
-                           *f.spec.max_norm, s_.clipped.data());
-      for (size_t k = 0; k < block.list_count; ++k) list[k] = s_.clipped.data() + k * static_cast<size_t>(f.row_bytes);
-    }
-    const int64_t stride = plan_.output_row_bytes_[f.spec.output];
-    uint8_t* out = call_->output_data_[f.spec.output] + block.row_begin * stride + f.column_bytes;
-    if (f.spec.combiner == Combiner::kNone) {
-      CopyTask task;
-      task.list = list;
-      task.entries = static_cast<int64_t>(block.list_count);
-      task.per_row = b.positions;
-      task.row_bytes = f.row_bytes;
-      task.out = out;
-      task.out_stride = stride;
-      plan_.kernels_->copy(task);
-      continue;
-    }
-    ReduceTask task;
+  for (ListedBlock& block : s_.blocks) Reduce(&block, nullptr);
+}
+
+void Runner::Reduce(ListedBlock* block, RowsAhead* ahead) {
+  if (block->feature < 0) return;
+  const Feature& f = plan_.features_[block->feature];
+  const BoundFeature& b = call_->features_[block->feature];
+  const uint8_t** list = block->list.data();
+  const size_t entries = block->list.size();
+  if (f.spec.max_norm) {
+    s_.clipped.resize(entries * static_cast<size_t>(f.row_bytes));
+    plan_.kernels_->clip(f.spec.table_dtype, list, static_cast<int64_t>(entries), f.spec.table_width, *f.spec.max_norm,
+                         s_.clipped.data());
+    for (size_t k = 0; k < entries; ++k) list[k] = s_.clipped.data() + k * static_cast<size_t>(f.row_bytes);
+  }
+  const int64_t stride = plan_.output_row_bytes_[f.spec.output];
+  uint8_t* out = call_->output_data_[f.spec.output] + block->row_begin * stride + f.column_bytes;
+  if (f.spec.combiner == Combiner::kNone) {
+    CopyTask task;
+    task.ahead = ahead;
     task.list = list;
-    task.counts = s_.counts.data() + block.counts_begin;
-    task.weights = block.weighted ? s_.weights.data() + block.weights_begin : nullptr;
-    task.divisors = f.needs_divisors ? s_.divisors.data() + block.divisors_begin : nullptr;
-    task.rows = block.rows;
-    task.first_row = block.row_begin;
+    task.entries = static_cast<int64_t>(entries);
+    task.per_row = b.positions;
+    task.row_bytes = f.row_bytes;
+    task.out = out;
+    task.out_stride = stride;
+    plan_.kernels_->copy(task);
+  } else {
+    ReduceTask task;
+    task.ahead = ahead;
+    task.list = list;
+    task.counts = block->counts.data();
+    task.weights = f.has_weights ? block->weights.data() : nullptr;
+    task.divisors = f.needs_divisors ? block->divisors.data() : nullptr;
+    task.rows = block->rows;
+    task.first_row = block->row_begin;
     task.width = f.spec.table_width;
     task.out = out;
     task.out_stride = stride;
@@ -388,7 +456,7 @@ void Runner::Flush() {
     task.empty_is_nan = b.empty_is_nan;
     plan_.kernels_->reduce(f.spec.table_dtype, task);
   }
-  s_.Clear();
+  block->Clear();
 }
 
 }  // namespace tfctr

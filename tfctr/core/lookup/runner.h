@@ -12,6 +12,7 @@
 
 namespace tfctr {
 
+struct ListedBlock;
 struct Scratch;
 
 class Runner {
@@ -45,7 +46,16 @@ class Runner {
   void CopyColumns(int32_t index, int64_t row_begin, int64_t row_end);
   // False: irregular.
   bool Block(int32_t index, const Part& part);
+  bool StreamBlock(int32_t index, const Part& part);
   bool FastBlock(int32_t index, const Part& part);
+  // Whether the ids can be read where they lie.
+  static bool RawIds(const Feature& feature, const BoundFeature& bound) {
+    return feature.step_count == 0 && !bound.ids.is_string &&
+           (bound.ids.dtype == DType::kInt64 || bound.ids.dtype == DType::kInt32);
+  }
+  // Values of one block: all that there are where nothing has to be kept per value.
+  static int64_t BlockValues(const Feature& feature, const BoundFeature& bound);
+  void PrefetchStart(int32_t index) const;
   template <typename Id>
   bool FastList(const Feature& feature, const BoundFeature& bound, const Part& part, const Id* ids);
   Status GeneralBlock(int32_t index, const Part& part, bool careful, bool* regular);
@@ -58,10 +68,12 @@ class Runner {
   Status Fail(const Feature& feature, const BoundFeature& bound, const std::string& what) const;
   void Append(int32_t index, const Part& part);
   void Flush();
+  void Reduce(ListedBlock* block, RowsAhead* ahead);
 
   const FusedLookup& plan_;
   Call* const call_;
   Scratch& s_;
+  ListedBlock* listing_ = nullptr;  // takes the block at hand; the other one holds the block before
 };
 
 }  // namespace tfctr

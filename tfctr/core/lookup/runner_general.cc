@@ -137,12 +137,10 @@ void Runner::EmitEntries(const Feature& f, const BoundFeature& b, const Part& pa
   const int64_t rows = part.row_end - part.row_begin;
   // From 16 terms on the order of additions depends on the place of a value in its row, so masked ones must stay.
   const bool keep_places = f.has_mask && b.positions >= 16;
-  int64_t* counts = s_.counts.Grow(static_cast<size_t>(f.spec.combiner == Combiner::kNone ? 0 : rows));
-  double* divisors = f.needs_divisors ? s_.divisors.Grow(static_cast<size_t>(rows)) : nullptr;
-  const uint8_t** list = s_.list.Grow(s_.entries.size());
-  double* weights = f.has_weights ? s_.weights.Grow(s_.entries.size()) : nullptr;
-  const size_t list_begin = s_.list.size() - s_.entries.size();
-  const size_t weights_begin = f.has_weights ? s_.weights.size() - s_.entries.size() : 0;
+  int64_t* counts = listing_->counts.Grow(static_cast<size_t>(f.spec.combiner == Combiner::kNone ? 0 : rows));
+  double* divisors = f.needs_divisors ? listing_->divisors.Grow(static_cast<size_t>(rows)) : nullptr;
+  const uint8_t** list = listing_->list.Grow(s_.entries.size());
+  double* weights = f.has_weights ? listing_->weights.Grow(s_.entries.size()) : nullptr;
   const uint8_t* zeros = plan_.zero_row_.data();
   if (f.spec.combiner == Combiner::kNone) {
     for (size_t k = 0; k < s_.entries.size(); ++k) {
@@ -177,8 +175,8 @@ void Runner::EmitEntries(const Feature& f, const BoundFeature& b, const Part& pa
       divisors[r] = static_cast<double>(left > 0 ? DivisorOf<A>(f, b, sum, squares) : DivisorOf<A>(f, b, A(1), A(1)));
     }
   }
-  s_.list.Shrink(list_begin + listed);
-  if (f.has_weights) s_.weights.Shrink(weights_begin + listed);
+  listing_->list.Shrink(listed);
+  if (f.has_weights) listing_->weights.Shrink(listed);
 }
 
 Status Runner::GeneralBlock(int32_t index, const Part& part, bool careful, bool* regular) {
@@ -207,11 +205,7 @@ Status Runner::Careful(int32_t index) {
   const BoundFeature& b = call_->features_[index];
   bool regular = true;
   const Status status = GeneralBlock(index, {0, b.row_count, 0, b.values}, true, &regular);
-  if (status.ok()) {
-    Flush();
-  } else {
-    s_.Clear();
-  }
+  if (status.ok()) Flush();
   s_.ReleaseIfLarge();
   return status;
 }

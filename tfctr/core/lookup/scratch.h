@@ -45,45 +45,40 @@ struct Entry {
   bool masked;
 };
 
-struct PendingBlock {
-  int32_t feature;
-  bool weighted;
-  int64_t row_begin;
-  int64_t rows;
-  int64_t place;  // combiner none: of the first entry in its output row
-  size_t list_begin;
-  size_t list_count;
-  size_t counts_begin;
-  size_t weights_begin;
-  size_t divisors_begin;
-};
-
-struct Scratch {
-  // The chunk that is being collected.
+// One resolved block: what the gather kernels need of it.
+struct ListedBlock {
+  int32_t feature = -1;  // -1: none
+  int64_t row_begin = 0;
+  int64_t rows = 0;
   Pile<const uint8_t*> list;
   Pile<int64_t> counts;
-  Pile<double> weights;   // float or double numbers, 8 bytes each place
+  Pile<double> weights;   // float or double numbers
   Pile<double> divisors;  // the same
-  std::vector<PendingBlock> blocks;
-  // Of the block at hand.
-  IdBlock ids;
-  std::vector<Entry> entries;
-  std::vector<uint8_t> clipped;
 
   void Clear() {
+    feature = -1;
     list.Shrink(0);
     counts.Shrink(0);
     weights.Shrink(0);
     divisors.Shrink(0);
-    blocks.clear();
   }
+};
+
+struct Scratch {
+  ListedBlock blocks[2];  // one is being listed while the rows of the other are on their way into the cache
+  IdBlock ids;
+  std::vector<Entry> entries;
+  std::vector<uint8_t> clipped;
+
   // The careful path may have taken memory for a whole feature: gives it back when it is much.
   void ReleaseIfLarge() {
     constexpr size_t kKeepBytes = 8 << 20;
-    if (list.capacity_bytes() > kKeepBytes) list.Release();
-    if (counts.capacity_bytes() > kKeepBytes) counts.Release();
-    if (weights.capacity_bytes() > kKeepBytes) weights.Release();
-    if (divisors.capacity_bytes() > kKeepBytes) divisors.Release();
+    for (ListedBlock& block : blocks) {
+      if (block.list.capacity_bytes() > kKeepBytes) block.list.Release();
+      if (block.counts.capacity_bytes() > kKeepBytes) block.counts.Release();
+      if (block.weights.capacity_bytes() > kKeepBytes) block.weights.Release();
+      if (block.divisors.capacity_bytes() > kKeepBytes) block.divisors.Release();
+    }
     if (entries.capacity() * sizeof(Entry) > kKeepBytes) std::vector<Entry>().swap(entries);
     if (clipped.capacity() > kKeepBytes) std::vector<uint8_t>().swap(clipped);
   }
