@@ -14,13 +14,14 @@ from collections.abc import Sequence
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
-from tensorflow.python.framework import tensor_shape
+from tensorflow.python.framework import tensor_shape, tensor_util
 
 from graph_opt.fused_node import FUSED_OP, fused_node
 from graph_opt.item import FusedGroup, GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
 from graph_opt.report import PassOutcome, Refused
+from graph_opt.signature_info import composite_parts
 from graph_opt.store_files import constant_node
 from graph_opt.verify import output_dtypes
 from graph_opt.view import GraphView, canonical, is_control, node_of, port_of
@@ -56,10 +57,24 @@ def _why_not(item: GraphItem, name: str) -> str | None:
     odd = [t for t in feeds if port_of(t) != 0 or view.producer(t).op not in ("Placeholder", "PlaceholderWithDefault")]
     if odd:
         return f"input {odd[0]} is not a placeholder"
-    defaults = [t for t in feeds if view.producer(t).op == "PlaceholderWithDefault"]
-    if defaults:
-        return f"input {defaults[0]} may be left out (it has a default)"
+    for info in item.signatures[name].inputs.values():
+        # A part of a sparse tensor comes with the others: TF1's sparse_placeholder gives its shape a default
+        # that no call can use.
+        if composite_parts(info)[0] == "dense" and _may_be_left_out(view, canonical(info.name)):
+            return f"input {canonical(info.name)} may be left out (it has a default)"
     return None
+
+
+def _may_be_left_out(view: GraphView, tensor: str) -> bool:
+    """Whether this input has a default of its own that means something: a shape with -1 in it does not."""
+    node = view.producer(tensor)
+    if node.op != "PlaceholderWithDefault":
+        return False
+    default = view.producer(view.inputs(node)[0])
+    if default.op != "Const" or default.attr["dtype"].type != types_pb2.DT_INT64:
+        return True
+    value = tensor_util.MakeNdarray(default.attr["value"].tensor)
+    return not (value.ndim == 1 and np.any(value == -1))
 
 
 class _Packer:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import graph_opt
@@ -101,3 +102,16 @@ def test_inputs_with_defaults_are_not_packed(tmp_path: Path) -> None:
     item = load_inlined(tmp_path / "model")
     (refused,) = pack_inputs(item, ConvertOptions()).refused
     assert "a:0 may be left out" in refused.reason
+
+
+@pytest.mark.parametrize("encoded", [True, False])
+def test_the_shape_of_a_sparse_placeholder_has_no_usable_default(tmp_path: Path, encoded: bool) -> None:
+    """``sparse_placeholder(shape=[None, None])`` gives its dense shape the default [-1, -1]."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        ids = v1.sparse_placeholder(tf.int64, [None, None], name="ids")
+        assert ids.dense_shape.op.type == "PlaceholderWithDefault"
+        parts = {"rows": ids.indices, "ids": ids.values, "shape": ids.dense_shape}
+        outputs = {"dense": tf.sparse.to_dense(ids)}
+        v1.saved_model.simple_save(session, str(tmp_path / "model"), {"x": ids} if encoded else parts, outputs)
+    assert pack_inputs(load_inlined(tmp_path / "model"), ConvertOptions()).fired == 1
