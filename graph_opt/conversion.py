@@ -33,6 +33,7 @@ from tfctr.core import library
 from tfctr.errors import OutputsDifferError, StrictRefusal, UsageError
 
 Progress = Callable[[str, int, int], None]
+Note = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +56,14 @@ def convert(
     out_path: str | Path,
     options: ConvertOptions | None = None,
     progress: Progress | None = None,
+    note: Note | None = None,
     **fields: Any,
 ) -> ConvertReport:
     """Converts the SavedModel at ``in_path`` into a bundle at ``out_path``.
 
     options: see :class:`ConvertOptions`; ``fields`` override single ones (``convert(a, b, force=True)``). progress is
-    called with (stage, done, total). Nothing is at ``out_path`` unless the outputs agree.
+    called with (stage, done, total), note with one line for people when it comes up (the version chosen, the disk
+    needed); the report has the notes too. Nothing is at ``out_path`` unless the outputs agree.
 
     Raises UsageError (paths, tags, signatures, unknown ops, disk), CorruptFileError (the model's variables),
     OutputsDifferError (the converted graph gives other numbers), StrictRefusal (``strict``, ``require_fused``).
@@ -72,22 +75,30 @@ def convert(
     if source.is_bundle:
         raise UsageError(f"{source.path}: is a tfctr bundle already; convert the SavedModel that it was made from")
     check_target(Path(out_path), source.path, force=options.force)
-    return _Conversion(source, Path(out_path), options, progress or (lambda *_: None)).run()
+    return _Conversion(source, Path(out_path), options, progress or (lambda *_: None), note or (lambda _: None)).run()
 
 
 class _Conversion:
-    def __init__(self, source: SavedModelSource, out: Path, options: ConvertOptions, progress: Progress) -> None:
-        self.source, self.out, self.options, self.progress = source, out, options, progress
-        self.notes = [source.note] if source.note else []
+    def __init__(
+        self, source: SavedModelSource, out: Path, options: ConvertOptions, progress: Progress, tell: Note
+    ) -> None:
+        self.source, self.out, self.options, self.progress, self.tell = source, out, options, progress, tell
+        self.notes: list[str] = []
+        if source.note:
+            self.note(source.note)
         self.bundle_id = uuid.uuid4().hex
         self.start = time.perf_counter()
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        self.tell(text)
 
     def run(self) -> ConvertReport:
         self.progress("read the model", 0, 1)
         item = inline(self.source, self.options.signatures)
         item.store_name = f"tfctr/{self.bundle_id}"
         self.progress("read the model", 1, 1)
-        with BundleWriter(self.out, self.source.path, force=self.options.force, progress=self.notes.append) as writer:
+        with BundleWriter(self.out, self.source.path, force=self.options.force, progress=self.note) as writer:
             needed = _disk_needed(item, self.source)
             writer.require_space(needed)
             item.work_dir = writer.store_folder

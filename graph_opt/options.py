@@ -19,6 +19,7 @@ class ConvertOptions:
     disable: names of passes to leave out (``tfctr passes`` lists them).
     extra_passes: passes of the user's own, run after the lookups are fused and before inputs are packed.
     samples_path: file of inputs (.npz or .jsonl) to compare outputs on, instead of generated ones.
+    label: column of that file that holds labels, so it is no input.
     report_path: where the HTML report goes; None: nowhere.
     read_samples: reads that file for a signature's info (``tfctr.convert`` sets it).
     op_libraries: libraries with the model's own custom ops, loaded before anything else.
@@ -35,6 +36,7 @@ class ConvertOptions:
     disable: tuple[str, ...] = ()
     extra_passes: tuple[Pass, ...] = ()
     samples_path: Path | str | None = None
+    label: str = "label"
     report_path: Path | str | None = None
     op_libraries: tuple[Path | str, ...] = ()
     read_samples: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None

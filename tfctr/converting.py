@@ -14,7 +14,7 @@ from tfctr.data import read_inputs
 from tfctr.errors import UsageError
 
 if TYPE_CHECKING:
-    from graph_opt.conversion import ConvertReport, Progress
+    from graph_opt.conversion import ConvertReport, Note, Progress
 
 
 def convert(
@@ -22,6 +22,7 @@ def convert(
     out_path: str | Path,
     options: ConvertOptions | None = None,
     progress: Progress | None = None,
+    note: Note | None = None,
     **fields: Any,
 ) -> ConvertReport:
     """Converts a SavedModel into a bundle; see ``graph_opt.conversion.convert`` for arguments and errors.
@@ -30,13 +31,13 @@ def convert(
     """
     options = dataclasses.replace(options or ConvertOptions(), **fields)
     if options.samples_path is not None and options.read_samples is None:
-        path = str(options.samples_path)
+        path, label = str(options.samples_path), options.label
 
         def read(info: Mapping[str, Any]) -> Mapping[str, Any]:
-            return read_inputs(path, info).inputs
+            return read_inputs(path, info, label).inputs
 
         options = dataclasses.replace(options, read_samples=read)
-    report = _convert(in_path, out_path, options, progress)
+    report = _convert(in_path, out_path, options, progress, note)
     if options.report_path is not None:
         try:
             Path(options.report_path).write_text(render_report(report.manifest), encoding="utf-8")

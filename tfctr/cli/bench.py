@@ -60,8 +60,8 @@ def _batches(text: str) -> list[int]:
         batches = [int(word) for word in text.split(",")]
     except ValueError:
         raise UsageError(f"--batch {text!r}: expected numbers separated by commas, such as 32,256") from None
-    if min(batches) < 1:
-        raise UsageError(f"--batch {text!r}: a batch has at least 1 row")
+    if min(batches) < 1 or max(batches) > common.MAX_COUNT:
+        raise UsageError(f"--batch {text!r}: a batch has 1 to {common.MAX_COUNT} rows")
     return batches
 
 
@@ -92,7 +92,7 @@ def measure(
     try:
         function = _stock_function(stock, info, signature)
         for batch in batches:
-            inputs = _inputs(stock, signature, batch, args.inputs)
+            inputs = _inputs(stock, signature, batch, args.inputs, common.split_label(args.label)[0])
             calls = _calls(served, session, function, inputs)
             timings = measure_paired(calls, rounds=args.rounds)
             best = min((t for name, t in timings.items() if name != "tfctr"), key=lambda t: t.median_ms)
@@ -122,14 +122,14 @@ def _stock_function(stock: common.Model, info: Mapping[str, Any], signature: str
         return None
 
 
-def _inputs(model: common.Model, signature: str, batch: int, file: str | None) -> dict[str, np.ndarray]:
+def _inputs(model: common.Model, signature: str, batch: int, file: str | None, label: str) -> dict[str, np.ndarray]:
     if file is None:
         return model.generate(signature, batch)
     import numpy as np
 
     from tfctr.data import count_rows, take_rows
 
-    arrays = model.read_inputs(file, signature).inputs
+    arrays = model.read_inputs(file, signature, label).inputs
     rows = count_rows(arrays, model.info(signature))
     if rows == 0:
         raise UsageError(f"{file}: holds no row to repeat to a batch of {batch}")

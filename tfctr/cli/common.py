@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ import rich.console
 import rich.table
 
 from tfctr.errors import UsageError
+
+MAX_COUNT = 10_000_000
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +44,17 @@ def _console(stderr: bool) -> rich.console.Console:
 
 
 def print_json(value: object) -> None:
-    json.dump(value, sys.stdout, indent=2, default=str)
+    json.dump(finite(value), sys.stdout, indent=2, default=str, allow_nan=False)
     sys.stdout.write("\n")
+
+
+def finite(value: object) -> object:
+    """``value`` with NaN and infinities as the strings "NaN", "Infinity", "-Infinity": JSON has no such numbers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: finite(one) for key, one in value.items()}
+    return [finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> rich.table.Table:
@@ -78,6 +90,33 @@ def add_inputs_option(parser: argparse.ArgumentParser) -> None:
         help=".npz (arrays by input name) or .jsonl (one example per line); without it inputs are generated from "
         "the signature, the tables' sizes and the vocabularies",
     )
+    add_label_option(parser)
+
+
+def add_label_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--label",
+        default="label",
+        metavar="NAME[=OUTPUT]",
+        help="column of the file that holds labels, and the output they belong to (default: label, and the only "
+        "output with one number per row)",
+    )
+
+
+def split_label(text: str) -> tuple[str, str | None]:
+    """Column and output of ``--label``."""
+    name, _, output = text.partition("=")
+    if not name or (output == "" and "=" in text):
+        raise UsageError(f"--label {text!r}: expected NAME or NAME=OUTPUT, such as click=score")
+    return name, output or None
+
+
+def count(text: str) -> int:
+    """Type of an option that counts something: 1 to 10 million."""
+    number = int(text)
+    if not 1 <= number <= MAX_COUNT:
+        raise argparse.ArgumentTypeError(f"{number} is not between 1 and {MAX_COUNT}")
+    return number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,9 +183,15 @@ def open_model(args: argparse.Namespace, path: str) -> Model:
 
     tags = split_tags(args.tags)
     load_op_libraries(args.op_library)
-    if is_bundle(path):
-        return Model(path, True, read_manifest(path), tags or ("serve",), tuple(args.op_library))
     import graph_opt
+    from graph_opt.saved_model import find
 
+    folder, _ = find(path)
+    if is_bundle(folder):
+        manifest = read_manifest(folder)
+        has = tuple(manifest.get("source", {}).get("tags", ("serve",)))
+        if tags is not None and set(tags) != set(has):
+            raise UsageError(f"{folder}: no MetaGraph with the tags {','.join(tags)}; there is: {','.join(has)}")
+        return Model(str(folder), True, manifest, has, tuple(args.op_library))
     analysed = graph_opt.analyse(path, tags)
     return Model(analysed["path"], False, analysed, tuple(analysed["tags"]), tuple(args.op_library))

@@ -49,6 +49,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--samples", metavar="FILE", help=".npz or .jsonl inputs for the final comparison (default: generated)"
     )
+    common.add_label_option(parser)
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -83,10 +84,11 @@ def run(args: argparse.Namespace) -> int:
         force=args.force,
         op_libraries=tuple(args.op_library),
         samples_path=args.samples,
+        label=common.split_label(args.label)[0],
         report_path=args.report or _default_report(args.output),
     )
-    with _progress() as progress:
-        report = tfctr.convert(args.input, args.output, options=options, progress=progress)
+    with _progress() as (progress, note):
+        report = tfctr.convert(args.input, args.output, options=options, progress=progress, note=note)
     if args.json:
         common.print_json(report.as_dict())
     else:
@@ -100,7 +102,7 @@ def _default_report(output: str) -> str:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Any]:
-    """A progress bar on stderr, given to the conversion as ``progress(stage, done, total)``."""
+    """A progress bar on stderr as ``progress(stage, done, total)``, and ``note(text)`` for a line above it."""
     columns = (
         rich.progress.TextColumn("{task.description:<28}"),
         rich.progress.BarColumn(),
@@ -115,7 +117,10 @@ def _progress() -> Iterator[Any]:
                 tasks[stage] = bar.add_task(stage, total=total or None)
             bar.update(tasks[stage], completed=done, total=total or None)
 
-        yield advance
+        def note(text: str) -> None:
+            bar.console.print(text, markup=False)
+
+        yield advance, note
 
 
 def _print(report: dict[str, Any], output: str, options: ConvertOptions) -> None:

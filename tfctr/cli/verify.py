@@ -26,7 +26,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("bundle", metavar="OUT", help="the converted bundle")
     common.add_inputs_option(parser)
     parser.add_argument(
-        "--rows", type=int, default=64, metavar="N", help="rows to generate when no inputs are given (default: 64)"
+        "--rows",
+        type=common.count,
+        default=64,
+        metavar="N",
+        help="rows to generate when no inputs are given (default: 64)",
     )
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
     common.add_model_options(parser)
@@ -35,6 +39,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tfctr.data.output_files import flatten_outputs
+    from tfctr.profiling.auc import auc, labelled_output
     from tfctr.profiling.compare import compare_outputs
     from tfctr.profiling.stock import StockSession
 
@@ -46,10 +51,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{args.original} has no signature {missing[0]!r} that {args.bundle} has; are they of one model?"
         )
+    label, scored = common.split_label(args.label)
     found: list[dict[str, Any]] = []
+    aucs: list[dict[str, Any]] = []
     for name in names:
         info = original.info(name)
-        inputs = original.read_inputs(args.inputs, name).inputs if args.inputs else original.generate(name, args.rows)
+        read = original.read_inputs(args.inputs, name, label) if args.inputs else None
+        inputs = read.inputs if read else original.generate(name, args.rows)
         stock = StockSession(original.path, info, original.tags, threads=None)
         try:
             expected = stock.predict(inputs)
@@ -58,11 +66,18 @@ def run(args: argparse.Namespace) -> int:
         with bundle.serve(name) as session:
             got = flatten_outputs(session.predict(inputs))
         found += [{"signature": name, "ok": d.ok} | dataclasses.asdict(d) for d in compare_outputs(got, expected)]
+        if read and read.labels is not None:
+            output = labelled_output(expected, len(read.labels), scored)
+            scores = {"original": auc(read.labels, expected[output]), "converted": auc(read.labels, got[output])}
+            aucs.append({"signature": name, "output": output, **scores})
     equal = all(entry["ok"] for entry in found)
     if args.json:
-        common.print_json({"equal": equal, "outputs": found})
+        common.print_json({"equal": equal, "outputs": found} | ({"auc": aucs} if aucs else {}))
     else:
         _print(found, equal)
+        for entry in aucs:
+            told = [f"{side} {_auc_text(entry[side])}" for side in ("original", "converted")]
+            common.results().print(f"AUC of {entry['output']}: {', '.join(told)}", markup=False)
     return 0 if equal else 3
 
 
@@ -86,3 +101,7 @@ def _print(found: list[dict[str, Any]], equal: bool) -> None:
     console = common.results()
     console.print(table)
     console.print("equal within |a-b| <= 1e-6 + 1e-5 |b|" if equal else "the models DIFFER (scaled above 1)")
+
+
+def _auc_text(value: float | None) -> str:
+    return "none (all labels are equal)" if value is None else f"{value:.4f}"
