@@ -10,13 +10,16 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from tensorflow.python.saved_model import loader_impl
 
 from graph_opt.inlining import inline_functions, missing_ops
 from graph_opt.item import GraphItem
 from graph_opt.restore_map import map_restored
-from tfctr.errors import UsageError
+from graph_opt.signature_info import composite_parts
+from graph_opt.view import node_of
+from tfctr.errors import CorruptFileError, UsageError
 
 DEFAULT_TAGS = ("serve",)
 MANIFEST = Path("assets.extra") / "tfctr_manifest.json"
@@ -64,7 +67,8 @@ class SavedModelSource:
 
     @property
     def is_bundle(self) -> bool:
-        return (self.path / MANIFEST).is_file()
+        nodes = self.meta_graph.graph_def.node  # a copy may have lost the manifest
+        return (self.path / MANIFEST).is_file() or any(node.op == "TfctrStore" for node in nodes)
 
 
 def find(path: str | Path) -> tuple[Path, str]:
@@ -166,9 +170,28 @@ def inline(source: SavedModelSource, signatures: Sequence[str] | None = None) ->
     ).copy()
     saver = source.meta_graph.saver_def
     restore = [n for n in (saver.restore_op_name, saver.filename_tensor_name) if n]
-    item.graph_def = inline_functions(source.meta_graph, sorted(item.keep()) + restore)
+    _check_signatures(source)
+    try:
+        item.graph_def = inline_functions(source.meta_graph, sorted(item.keep()) + restore)
+    except (ValueError, tf.errors.OpError) as error:
+        raise CorruptFileError(f"{source.path}: TensorFlow can't read its graph: {_first_line(error)}") from error
     item.variables, item.restored_tables = map_restored(item.graph_def)
     return item
+
+
+def _check_signatures(source: SavedModelSource) -> None:
+    """CorruptFileError where a signature names a tensor of no node."""
+    nodes = {node.name for node in source.meta_graph.graph_def.node}
+    for name, signature in source.signatures.items():
+        for kind, infos in (("input", signature.inputs), ("output", signature.outputs)):
+            for key, info in infos.items():
+                tensors = [part["tensor"] for part in composite_parts(info)[1].values()] or [info.name]
+                for tensor in tensors:
+                    if node_of(tensor) not in nodes:
+                        raise CorruptFileError(
+                            f"{source.path}: signature {name!r}: its {kind} {key!r} is the tensor {tensor!r}, "
+                            "which the graph does not have"
+                        )
 
 
 def load_inlined(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from tfctr.bundle import naming
 from tfctr.errors import CorruptFileError, UsageError, VersionError
 
 FORMAT = 1
+_PARTS = {"sparse": {"values", "indices", "dense_shape"}, "ragged": {"values", "row_splits"}}
+_FILE_FIELDS: dict[str, type] = {"file": str, "bytes": int}
+_STORE_FIELDS: dict[str, type] = {"kind": str, "name": str, "dtype": str, "shape": list, "fingerprint": str}
 _FIELDS = {"format": int, "tfctr": str, "bundle_id": str, "model": dict, "store": dict, "signatures": dict}
 
 
@@ -47,7 +51,55 @@ def read(folder: Path) -> dict[str, Any]:
             f"{folder}: bundle format {manifest['format']}, written by tfctr {manifest['tfctr']}; "
             f"this tfctr reads up to {FORMAT}"
         )
+    wrong = _wrong_part(manifest)
+    if wrong:
+        raise CorruptFileError(f"{path}: {wrong}")
     return manifest
+
+
+def _wrong_part(manifest: dict[str, Any]) -> str:
+    """What is missing below the top level, or of another type; "" where the manifest is whole."""
+    files = manifest["store"].get("files")
+    if not isinstance(files, list):
+        return "the store has no list of files"
+    for entry in (manifest["model"], *files):
+        fields = _FILE_FIELDS if entry is manifest["model"] else _FILE_FIELDS | _STORE_FIELDS
+        wrong = _wrong_fields(entry, fields)
+        if wrong:
+            return f"an entry of the store's files or the model: {wrong}"
+        parts = Path(entry["file"]).parts
+        if ".." in parts or Path(entry["file"]).is_absolute():
+            return f"the file {entry['file']!r} lies outside the bundle"
+    for name, info in manifest["signatures"].items():
+        wrong = _wrong_signature(info)
+        if wrong:
+            return f"signature {name!r}: {wrong}"
+    return ""
+
+
+def _wrong_signature(info: Any) -> str:
+    wrong = _wrong_fields(info, dict.fromkeys(("inputs", "outputs", "features", "lookups", "boundary"), list))
+    if wrong:
+        return wrong
+    for entry in (*info["inputs"], *info["outputs"]):
+        wrong = _wrong_fields(entry, {"name": str, "dtype": str})
+        if wrong:
+            return wrong
+    for feature in info["features"]:
+        wrong = _wrong_fields(feature, {"name": str, "kind": str, "parts": dict})
+        if wrong:
+            return wrong
+        missing = _PARTS.get(feature["kind"], {"values"}) - set(feature["parts"])
+        if missing:
+            return f"feature {feature['name']!r} lacks the part {min(missing)!r}"
+    return ""
+
+
+def _wrong_fields(entry: Any, fields: Mapping[str, type]) -> str:
+    for name, kind in fields.items():
+        if not isinstance(entry, dict) or not isinstance(entry.get(name), kind):
+            return f"the field {name!r} is missing or not a {kind.__name__}"
+    return ""
 
 
 def now() -> str:

@@ -66,13 +66,13 @@ def verify_files(path: str | Path, manifest: dict[str, Any], progress: Callable[
     native = importlib.import_module("tfctr.core._native")
     for entry in bundle.manifest["store"]["files"]:
         file = bundle.path / entry["file"]
-        progress(f"verifying {entry['name']}")
-        info = native.file_info(file)
-        if info["fingerprint"] != entry["fingerprint"]:
-            raise CorruptFileError(
-                f"{file}: its fingerprint is {info['fingerprint']}, the manifest says {entry['fingerprint']}"
-            )
+        progress(entry["name"])
         try:
+            info = native.file_info(file)
+            if info["fingerprint"] != entry["fingerprint"]:
+                raise CorruptFileError(
+                    f"{file}: its fingerprint is {info['fingerprint']}, the manifest says {entry['fingerprint']}"
+                )
             native.verify_file(file)
         except native.CorruptFile as error:
             raise CorruptFileError(str(error)) from error

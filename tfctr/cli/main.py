@@ -8,6 +8,7 @@ A command is one module of this package, named in `COMMANDS`, with two functions
 
 import argparse
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -77,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # TensorFlow's C++ log would bury the one line an error gets (it reports a missing GPU as an error).
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         library.hide_import_log()
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)  # deprecation notes are for us, not for users
     try:
         return int(args.run(args))
     except KeyboardInterrupt:

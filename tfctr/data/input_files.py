@@ -12,12 +12,12 @@ import binascii
 import dataclasses
 import json
 import pathlib
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tfctr.data import npz
 from tfctr.errors import InputError
 
 LABEL = "label"
@@ -51,9 +51,8 @@ def read_inputs(path: str, info: Mapping[str, Any], label: str = LABEL) -> Input
 
 def _read_npz(file: pathlib.Path, info: Mapping[str, Any], label: str) -> InputFile:
     try:
-        with np.load(file, allow_pickle=True) as archive:  # object arrays hold strings
-            arrays = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as e:
+        arrays = npz.read_npz(file)
+    except npz.ERRORS as e:
         raise InputError(f"{file}: not a readable .npz file: {e}") from e
     names = {entry["name"] for entry in info["inputs"]}
     labels = arrays.pop(label) if label in arrays and label not in names else None

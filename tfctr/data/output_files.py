@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from tfctr.data import npz
 from tfctr.errors import InputError
 
 
@@ -35,13 +37,15 @@ def write_outputs(path: str, outputs: Mapping[str, Any]) -> None:
     file = pathlib.Path(path)
     if file.suffix not in (".npz", ".jsonl"):
         raise InputError(f"{path}: an output file is .npz or .jsonl")
+    if file.is_dir():
+        raise InputError(f"{path}: is a folder")
     if not file.parent.is_dir():
         raise InputError(f"{path}: folder {file.parent} does not exist")
     temporary = file.with_name(f".{file.name}.tmp-{os.getpid()}")
     try:
         if file.suffix == ".npz":
             with temporary.open("wb") as out:
-                np.savez(out, allow_pickle=True, **flatten_outputs(outputs))  # type: ignore[arg-type]
+                npz.write_npz(out, flatten_outputs(outputs))
                 os.fsync(out.fileno())
         else:
             with temporary.open("w", encoding="utf-8") as lines:
@@ -58,7 +62,7 @@ def write_lines(lines: TextIO, outputs: Mapping[str, Any]) -> None:
     columns = {name: _rows(value) for name, value in outputs.items()}
     for i in range(max((len(rows) for rows in columns.values()), default=0)):
         row = {name: _plain(rows[i]) for name, rows in columns.items() if i < len(rows)}
-        lines.write(json.dumps(row) + "\n")
+        lines.write(json.dumps(row, allow_nan=False) + "\n")
 
 
 def _rows(value: Any) -> list[Any]:
@@ -81,5 +85,7 @@ def _plain(value: Any) -> Any:
         except UnicodeDecodeError:
             return {"b64": base64.b64encode(value).decode()}
     if isinstance(value, np.generic):
-        return float(value) if value.dtype.kind not in "biuOSU" else value.item()
+        return _plain(float(value)) if value.dtype.kind not in "biuOSU" else _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -52,12 +52,7 @@ class StockSession:
         options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
         metadata = tf.compat.v1.RunMetadata()
         self._callable(*[inputs[name] for name in self._inputs], options=options, run_metadata=metadata)
-        times: dict[str, float] = {}
-        for device in metadata.step_stats.dev_stats:
-            for node in device.node_stats:
-                elapsed = node.op_end_rel_micros - node.op_start_rel_micros
-                times[node.node_name] = times.get(node.node_name, 0.0) + float(elapsed)
-        return times
+        return op_times_us(metadata)
 
     def close(self) -> None:
         self._session.close()
@@ -82,6 +77,16 @@ class StockFunction:
     def predict(self, inputs: Arrays) -> dict[str, np.ndarray]:
         feeds = {name: tf.constant(inputs[name], dtype=dtype) for name, dtype in self._dtypes.items()}
         return {name: value.numpy() for name, value in self._function(**feeds).items()}
+
+
+def op_times_us(metadata: Any) -> dict[str, float]:
+    """Microseconds by node name of one traced run (RunMetadata, such as ``ServingSession.run_traced`` returns)."""
+    times: dict[str, float] = {}
+    for device in metadata.step_stats.dev_stats:
+        for node in device.node_stats:
+            elapsed = node.op_end_rel_micros - node.op_start_rel_micros
+            times[node.node_name] = times.get(node.node_name, 0.0) + float(elapsed)
+    return times
 
 
 def _output_tensors(entry: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -12,11 +12,12 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from tfctr.bundle import naming, reader
 from tfctr.core import library
-from tfctr.errors import InputError, UsageError
+from tfctr.errors import CorruptFileError, InputError, UsageError
 from tfctr.serving import feature_map
 from tfctr.serving.model_folder import find_model, load_model
 from tfctr.serving.signature_info import Feature, Input, Output, SignatureInfo, read_signature
 
+_MAX_THREADS = 1024  # the memory of TensorFlow's pools grows with the square of it
 _INTERNAL = ("__saved_model_init_op", "__saved_model_train_op")
 
 
@@ -53,8 +54,8 @@ class ServingSession:
         op_libraries: Iterable[str | Path] = (),
         features: Iterable[Mapping[str, Any]] | None = None,
     ):
-        if intra_op_threads < 1:
-            raise UsageError(f"intra_op_threads is {intra_op_threads}, expected 1 or more")
+        if not 1 <= intra_op_threads <= _MAX_THREADS:
+            raise UsageError(f"intra_op_threads is {intra_op_threads}, expected 1 to {_MAX_THREADS}")
         self._path = find_model(Path(path))
         self._signature = signature
         library.load()
@@ -78,7 +79,11 @@ class ServingSession:
         packed_name = described.get("packed")
         packed, outputs = None, self._info.outputs
         if packed_name:
-            definition = self._definitions[packed_name]
+            definition = self._definitions.get(packed_name)
+            if definition is None:
+                raise CorruptFileError(
+                    f"{self._path}: the manifest names the signature {packed_name!r}, which the model does not have"
+                )
             outputs = read_signature(definition).outputs
             packed = {
                 key: definition.inputs[key].name if key in definition.inputs else None
