@@ -65,12 +65,14 @@ def tf1_path(tmp_path_factory):
         table = v1.get_variable("table", initializer=RNG.normal(size=(20, 2)), use_resource=False)
         pooled = tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum") * scale
         dense = tf.gather(table, ids.values)
-        inputs = {"ids": ids, "ragged": ragged, "scale": scale}
+        offset = v1.placeholder_with_default(np.float64(1.5), [], name="offset")
+        inputs = {"ids": ids, "ragged": ragged, "scale": scale, "offset": offset}
         outputs = {
             "pooled": pooled,
             "dense": dense,
             "ragged_out": ragged.with_flat_values(ragged.flat_values + 1),
             "scale_out": scale,
+            "moved": scale + offset,
         }
         session.run(v1.global_variables_initializer())
         builder = v1.saved_model.Builder(str(path))
@@ -180,6 +182,18 @@ def test_tf1_equals_stock(tf1_path):
         np.testing.assert_array_equal(rows[name], want[name])
     assert got["ragged_out"].to_list() == [[2, 3], [], [4]]
     assert got["scale_out"] == 0.5
+
+
+def test_an_input_with_a_default_may_be_left_out(tf1_path):
+    request = {"ids": [[1]], "ragged": [[]], "scale": 1.0}
+    with tfctr.ServingSession(tf1_path) as session:
+        assert session.predict(request)["moved"] == 2.5
+        assert session.predict(request | {"offset": 4.0})["moved"] == 5.0
+        outputs, metadata = session.run_traced(request)
+        assert outputs["moved"] == 2.5
+        assert metadata.step_stats.dev_stats
+        with pytest.raises(InputError, match=r"missing input 'scale' \(float64 \[\]\)"):
+            session.predict({"ids": [[1]], "ragged": [[]]})
 
 
 def test_outputs_may_be_written_to_and_outlive_the_session(tf2_path):

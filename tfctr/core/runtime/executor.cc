@@ -55,6 +55,11 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& opt
   absl::Status status =
       tensorflow::LoadSavedModel(session, tensorflow::RunOptions(), options.path, tags, &model->bundle_);
   if (!status.ok()) return status;
+  for (const tensorflow::NodeDef& node : model->bundle_.meta_graph_def.graph_def().node()) {
+    if (node.op() == "PlaceholderWithDefault") model->defaults_.insert(node.name() + ":0");
+  }
+  model->signatures_.swap(*model->bundle_.meta_graph_def.mutable_signature_def());
+  model->bundle_.meta_graph_def = tensorflow::MetaGraphDef();
   return std::shared_ptr<const Model>(std::move(model));
 }
 

@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,10 +34,10 @@ class Model {
   // Reads the model, restores its variables and runs its init op.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const ModelOptions& options);
 
-  tensorflow::Session* session() const { return bundle_.GetSession(); }
-  const tensorflow::protobuf::Map<std::string, tensorflow::SignatureDef>& signatures() const {
-    return bundle_.GetSignatures();
-  }
+  tensorflow::Session* session() const { return bundle_.session.get(); }
+  const tensorflow::protobuf::Map<std::string, tensorflow::SignatureDef>& signatures() const { return signatures_; }
+  // Whether a graph tensor ("x:0") has a value of its own when it is not fed (PlaceholderWithDefault).
+  bool HasDefault(const std::string& tensor) const { return defaults_.count(tensor) > 0; }
   const tensorflow::thread::ThreadPoolOptions& pools() const { return pools_; }
 
  private:
@@ -44,7 +45,9 @@ class Model {
 
   std::unique_ptr<tensorflow::thread::ThreadPoolInterface> intra_op_;  // outlives the session
   tensorflow::thread::ThreadPoolOptions pools_;
-  tensorflow::SavedModelBundleLite bundle_;
+  tensorflow::SavedModelBundle bundle_;  // without its graph, which the session has
+  tensorflow::protobuf::Map<std::string, tensorflow::SignatureDef> signatures_;
+  std::unordered_set<std::string> defaults_;
 };
 
 // One prepared set of feeds and fetches of a model.

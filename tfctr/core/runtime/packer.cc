@@ -1,5 +1,6 @@
 #include "tfctr/core/runtime/packer.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "tensorflow/core/platform/tstring.h"
@@ -60,8 +61,11 @@ class RequestReader {
       }
       ReadOther(entry, value, request);
     }
-    for (const PartValue& part : values_) {
-      if (!part.present()) FailMissing();
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (values_[i].present()) continue;
+      if (!plan_.parts[i].optional) FailMissing();
+      absent_.push_back(static_cast<int>(i));
+      values_[i].dims.push_back(0);
     }
     for (const Feature& feature : plan_.features) {
       try {
@@ -73,6 +77,7 @@ class RequestReader {
   }
 
   std::vector<PartValue>& values() { return values_; }
+  std::vector<int>& absent() { return absent_; }
 
  private:
   const Entry& Find(PyObject* key) const {
@@ -156,7 +161,7 @@ class RequestReader {
     std::vector<bool> told(plan_.features.size(), false);
     for (size_t i = 0; i < values_.size(); ++i) {
       const Part& part = plan_.parts[i];
-      if (values_[i].present()) continue;
+      if (values_[i].present() || part.optional) continue;
       if (part.feature < 0) {
         missing.push_back("input " + Quoted(part.name) + " (" + part.Describe() + ")");
         continue;
@@ -181,6 +186,7 @@ class RequestReader {
 
   const SignaturePlan& plan_;
   std::vector<PartValue> values_;
+  std::vector<int> absent_;
 };
 
 // Encodes one NumPy UCS4 item (padded with NUL) as UTF-8; false for a code point that is none.
@@ -275,6 +281,7 @@ PackedRequest Pack(const SignaturePlan& plan, const py::dict& request) {
     }
   }
   PackedRequest packed;
+  packed.absent = std::move(reader.absent());
   packed.arena = tensorflow::Tensor(tensorflow::DT_UINT8, {static_cast<int64_t>(segments.arena_bytes())});
   packed.shapes = tensorflow::Tensor(tensorflow::DT_INT64, {static_cast<int64_t>(shape_numbers)});
   packed.strings = tensorflow::Tensor(tensorflow::DT_STRING, {static_cast<int64_t>(segments.strings())});
@@ -323,6 +330,7 @@ std::string DescribeRows(const SignaturePlan& plan, const PackedRequest& request
   };
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Part& part = plan.parts[i];
+    if (std::find(request.absent.begin(), request.absent.end(), static_cast<int>(i)) != request.absent.end()) continue;
     if (part.feature < 0 && part.rank_known && !part.dims.empty() && part.dims[0] < 0)
       add(inputs[i].dims[0], part.name);
   }

@@ -21,6 +21,7 @@ struct PackedRequest {
   tensorflow::Tensor arena;    // uint8 [n]
   tensorflow::Tensor shapes;   // int64 [m]
   tensorflow::Tensor strings;  // string [s]
+  std::vector<int> absent;     // optional parts that were left out; empty in the packed form
 };
 
 // Packs `request` (str -> value). Throws BadRequest with a message that names the model, the input, what came and what

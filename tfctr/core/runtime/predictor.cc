@@ -1,5 +1,6 @@
 #include "tfctr/core/runtime/predictor.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -39,6 +40,10 @@ std::string FirstLines(const absl::Status& status) {
   return text;
 }
 
+bool Contains(const std::vector<int>& numbers, size_t number) {
+  return std::find(numbers.begin(), numbers.end(), static_cast<int>(number)) != numbers.end();
+}
+
 bool IsAboutInput(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsOutOfRange(status) || absl::IsDataLoss(status);
 }
@@ -48,24 +53,29 @@ bool IsAboutInput(const absl::Status& status) {
 Predictor::Predictor(std::shared_ptr<const Model> model, const py::dict& description)
     : model_(std::move(model)), plan_(description) {
   for (const Output& output : plan_.outputs) output_names_.push_back(py::str(output.name));
-  program_ = MakeProgram(/*trace=*/false);
+  for (Part& part : plan_.parts) {
+    part.optional = !plan_.packed && part.feature < 0 && model_->HasDefault(part.tensor);
+  }
+  program_ = MakeProgram({}, /*trace=*/false);
 }
 
 Predictor::~Predictor() {
   // The last reference may end a TensorFlow session, which takes a while and needs no Python.
   const py::gil_scoped_release released;
-  traced_.reset();
+  others_.clear();
   program_.reset();
   model_.reset();
 }
 
-std::unique_ptr<Program> Predictor::MakeProgram(bool trace) const {
+std::unique_ptr<Program> Predictor::MakeProgram(const std::vector<int>& absent, bool trace) const {
   std::vector<std::string> feeds, fetches;
   if (plan_.packed) {
     feeds = {plan_.arena, plan_.shapes};
     if (!plan_.strings.empty()) feeds.push_back(plan_.strings);
   } else {
-    for (const Part& part : plan_.parts) feeds.push_back(part.tensor);
+    for (size_t i = 0; i < plan_.parts.size(); ++i) {
+      if (!Contains(absent, i)) feeds.push_back(plan_.parts[i].tensor);
+    }
   }
   for (const Output& output : plan_.outputs) fetches.push_back(output.tensor);
   absl::StatusOr<std::unique_ptr<Program>> program;
@@ -86,9 +96,12 @@ std::vector<tensorflow::Tensor> Predictor::Feeds(const PackedRequest& request) c
   std::vector<PackedInput> inputs;
   absl::Status status =
       ParsePackedTensors(plan_.element_bytes, request.arena, request.shapes, request.strings, &inputs);
-  std::vector<tensorflow::Tensor> feeds(inputs.size());
+  std::vector<tensorflow::Tensor> feeds;
+  feeds.reserve(inputs.size());
   for (size_t i = 0; status.ok() && i < inputs.size(); ++i) {
-    status = PackedSlice(inputs[i], plan_.layout[i], request.arena, request.strings, &feeds[i]);
+    if (Contains(request.absent, i)) continue;
+    feeds.emplace_back();
+    status = PackedSlice(inputs[i], plan_.layout[i], request.arena, request.strings, &feeds.back());
   }
   if (!status.ok()) RaiseError("InternalError", plan_.context + ": " + std::string(status.message()));
   return feeds;
@@ -121,22 +134,28 @@ py::dict Predictor::Run(const Program& program, const PackedRequest& request, te
   return result;
 }
 
-py::dict Predictor::Predict(const py::dict& request) { return Run(*program_, PackRequest(request), nullptr); }
+const Program& Predictor::ProgramFor(const std::vector<int>& absent, bool trace) {
+  if (absent.empty() && !trace) return *program_;
+  std::unique_lock<std::mutex> lock(others_mutex_, std::defer_lock);
+  {
+    const py::gil_scoped_release released;  // never wait for the mutex with the GIL held
+    lock.lock();
+  }
+  std::unique_ptr<Program>& program = others_[{trace, absent}];
+  if (program == nullptr) program = MakeProgram(absent, trace);
+  return *program;
+}
 
-py::dict Predictor::RunPacked(const PackedRequest& request) { return Run(*program_, request, nullptr); }
+py::dict Predictor::Predict(const py::dict& request) { return RunPacked(PackRequest(request)); }
+
+py::dict Predictor::RunPacked(const PackedRequest& request) {
+  return Run(ProgramFor(request.absent, /*trace=*/false), request, nullptr);
+}
 
 py::tuple Predictor::PredictTraced(const py::dict& request) {
   const PackedRequest packed = PackRequest(request);
-  {
-    std::unique_lock<std::mutex> lock(traced_mutex_, std::defer_lock);
-    {
-      const py::gil_scoped_release released;  // never wait for the mutex with the GIL held
-      lock.lock();
-    }
-    if (traced_ == nullptr) traced_ = MakeProgram(/*trace=*/true);
-  }
   tensorflow::RunMetadata metadata;
-  py::dict outputs = Run(*traced_, packed, &metadata);
+  py::dict outputs = Run(ProgramFor(packed.absent, /*trace=*/true), packed, &metadata);
   return py::make_tuple(outputs, py::bytes(metadata.SerializeAsString()));
 }
 

@@ -5,9 +5,11 @@
 #ifndef TFCTR_CORE_RUNTIME_PREDICTOR_H_
 #define TFCTR_CORE_RUNTIME_PREDICTOR_H_
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pybind11/pybind11.h"
@@ -39,16 +41,18 @@ class Predictor {
 
  private:
   std::vector<tensorflow::Tensor> Feeds(const PackedRequest& request) const;
-  std::unique_ptr<Program> MakeProgram(bool trace) const;
+  // The program for requests that leave out `absent`, with or without op times.
+  const Program& ProgramFor(const std::vector<int>& absent, bool trace);
+  std::unique_ptr<Program> MakeProgram(const std::vector<int>& absent, bool trace) const;
   pybind11::dict Run(const Program& program, const PackedRequest& request, tensorflow::RunMetadata* metadata) const;
   [[noreturn]] void FailRun(const absl::Status& status, const PackedRequest& request) const;
 
   std::shared_ptr<const Model> model_;
-  const SignaturePlan plan_;
+  SignaturePlan plan_;  // not changed after construction
   std::vector<pybind11::str> output_names_;
   std::unique_ptr<Program> program_;
-  std::mutex traced_mutex_;  // taken without the GIL
-  std::unique_ptr<Program> traced_;
+  std::mutex others_mutex_;  // taken without the GIL
+  std::map<std::pair<bool, std::vector<int>>, std::unique_ptr<Program>> others_;
 };
 
 }  // namespace tfctr

@@ -26,6 +26,7 @@ struct Part {
   bool rank_known = false;
   std::vector<int64_t> dims;  // -1: any; only when rank_known
   int feature = -1;           // the feature it belongs to
+  bool optional = false;      // may be left out: the graph has a default
 
   // "int64 [?, 3]".
   std::string Describe() const;
