@@ -26,6 +26,7 @@ from graph_opt.recognise import find_lookups, input_names
 from graph_opt.report import PassReport
 from graph_opt.saved_model import SavedModelSource, inline, load
 from graph_opt.store_files import Checkpoint, item_size
+from graph_opt.timing import measure
 from graph_opt.view import GraphView
 from tfctr.bundle import naming
 from tfctr.bundle.writer import BundleWriter, check_target
@@ -84,6 +85,7 @@ class _Conversion:
     ) -> None:
         self.source, self.out, self.options, self.progress, self.tell = source, out, options, progress, tell
         self.notes: list[str] = []
+        self.timing: dict[str, Any] = {}
         if source.note:
             self.note(source.note)
         self.bundle_id = uuid.uuid4().hex
@@ -118,6 +120,7 @@ class _Conversion:
                 parity,
                 ops=(before, _op_count(item)),
             )
+            manifest["timing"] = self.timing
             manifest["elapsed_ms"] = round((time.perf_counter() - self.start) * 1000, 1)
             writer.write_manifest(manifest)
             self.progress("write the bundle", 0, 1)
@@ -186,6 +189,8 @@ class _Conversion:
                 f"signature {first.signature!r}, output {first.output!r}: the converted graph {first.reason}; "
                 "nothing was written"
             )
+        if self.options.report_path is not None and item.optimise:
+            self.timing = measure(reference, item, described, self.options, restore)
         return found
 
     def _write(self, writer: BundleWriter, item: GraphItem, reference: GraphItem) -> None:

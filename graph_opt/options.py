@@ -20,7 +20,7 @@ class ConvertOptions:
     extra_passes: passes of the user's own, run after the lookups are fused and before inputs are packed.
     samples_path: file of inputs (.npz or .jsonl) to compare outputs on, instead of generated ones.
     label: column of that file that holds labels, so it is no input.
-    report_path: where the HTML report goes; None: nowhere.
+    report_path: where the HTML report goes, with a first timing; None: nowhere.
     read_samples: reads that file for a signature's info (``tfctr.convert`` sets it).
     op_libraries: libraries with the model's own custom ops, loaded before anything else.
     strict: raise StrictRefusal, and write nothing, where a pass raises, breaks the graph or a lookup fails its proof.

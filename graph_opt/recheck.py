@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -35,7 +36,7 @@ def compare_items(
     found: list[OutputParity] = []
     for number, name in enumerate(item.optimise):
         progress("compare outputs", number, len(item.optimise))
-        inputs = _inputs(described[name], options, name)
+        inputs = inputs_of(described[name], options, name)
         names = _output_names(item, name)
         want = _run(reference, name, inputs, restore)
         moved = compare_all(name, names, _run(reference, name, inputs, restore, optimised=True), want)
@@ -49,7 +50,8 @@ def compare_items(
     return found
 
 
-def _inputs(info: Mapping[str, Any], options: ConvertOptions, name: str) -> dict[str, Any]:
+def inputs_of(info: Mapping[str, Any], options: ConvertOptions, name: str) -> dict[str, Any]:
+    """The samples of ``options``, else generated inputs; InputError where samples lack an input."""
     if options.read_samples is None:
         return generate(info, options.sample_rows, options.seed)
     inputs = options.read_samples(info)
@@ -80,21 +82,47 @@ def _output_tensors(item: GraphItem, name: str) -> list[str]:
 def _run(
     item: GraphItem, name: str, inputs: Mapping[str, Any], restore: str | None, *, optimised: bool = False
 ) -> list[Any]:
-    feeds = {entry["tensor"]: inputs[entry["name"]] for entry in signature_info(item.signatures[name])["inputs"]}
     with ItemSession(item, restore=restore, optimised=optimised) as session:
-        return session.run(_output_tensors(item, name), feeds)
+        return session.run(_output_tensors(item, name), _feeds(item, name, inputs))
+
+
+def call_of(
+    stack: contextlib.ExitStack,
+    item: GraphItem,
+    name: str,
+    info: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    restore: str | None,
+    *,
+    packed: bool,
+) -> Callable[[], list[Any]]:
+    """One run of signature ``name`` (or of its packed form) on ``inputs``, ready to be repeated; TensorFlow's
+    optimisers are on. The session lives as long as ``stack``.
+    """
+    feeds = _packed_feeds(item, name, info, inputs) if packed else _feeds(item, name, inputs)
+    tensors = _output_tensors(item, item.packed[name] if packed else name)
+    session = stack.enter_context(ItemSession(item, restore=restore, optimised=True))
+    return lambda: session.run(tensors, feeds)
 
 
 def _run_packed(
     item: GraphItem, name: str, info: Mapping[str, Any], inputs: Mapping[str, Any], restore: str | None
 ) -> list[Any]:
+    feeds = _packed_feeds(item, name, info, inputs)
+    with ItemSession(item, restore=restore) as session:
+        return session.run(_output_tensors(item, item.packed[name]), feeds)
+
+
+def _feeds(item: GraphItem, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {entry["tensor"]: inputs[entry["name"]] for entry in signature_info(item.signatures[name])["inputs"]}
+
+
+def _packed_feeds(item: GraphItem, name: str, info: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
     arrays = {entry["tensor"]: _as(entry["dtype"], inputs[entry["name"]]) for entry in info["inputs"]}
     arena, shapes, strings = pack([arrays[tensor] for tensor in item.feeds(name)])
     packed = item.signatures[item.packed[name]]
     values = {"arena": arena, "shapes": shapes, "strings": strings}
-    feeds = {packed.inputs[key].name: values[key] for key in packed.inputs}
-    with ItemSession(item, restore=restore) as session:
-        return session.run(_output_tensors(item, item.packed[name]), feeds)
+    return {packed.inputs[key].name: values[key] for key in packed.inputs}
 
 
 def _as(dtype: str, value: Any) -> Any:

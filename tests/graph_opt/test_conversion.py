@@ -226,7 +226,11 @@ def test_samples_and_report_files(model: BuiltModel, tmp_path: Path) -> None:
     report = tfctr.convert(model.path, tmp_path / "bundle", samples_path=samples, report_path=tmp_path / "r.html")
     assert report.manifest["parity"]["ok"]
     assert all(o["drift"] >= 0 for o in report.manifest["parity"]["outputs"])
-    assert "<html" in (tmp_path / "r.html").read_text()
+    page = (tmp_path / "r.html").read_text()
+    assert "<html" in page
+    assert "How fast?" in page
+    assert [row["name"] for row in report.manifest["timing"]["rows"]] == ["stock operations", "tfctr"]
+    assert report.manifest["timing"]["ratio"] > 0
     np.savez(samples, wrong=np.zeros(3))
     with pytest.raises(InputError, match="needs the input 'f0'"):
         tfctr.convert(model.path, tmp_path / "other", samples_path=samples)
