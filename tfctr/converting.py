@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ def convert(
             return read_inputs(path, info, label).inputs
 
         options = dataclasses.replace(options, read_samples=read)
+    if options.report_path is not None:
+        _check_report(Path(options.report_path), Path(in_path), Path(out_path))
     report = _convert(in_path, out_path, options, progress, note)
     if options.report_path is not None:
         try:
@@ -47,3 +50,18 @@ def convert(
                 f"the bundle {report.path} is complete"
             ) from error
     return report
+
+
+def _check_report(report: Path, model: Path, out: Path) -> None:
+    """UsageError where the report can't be written: said before the work, not after it."""
+    if os.path.realpath(report).startswith(os.path.realpath(model) + os.sep):
+        raise UsageError(f"{report}: the report would lie inside the model {model}; choose another --report")
+    if os.path.realpath(report) == os.path.realpath(out):
+        raise UsageError(f"{report}: the report can't have the path of the bundle")
+    if report.is_dir():
+        raise UsageError(f"{report}: the report is to be a file, but a folder is there")
+    if os.path.abspath(report.parent) in (os.path.abspath(out), *map(os.path.abspath, out.absolute().parents)):
+        return  # made with the bundle
+    if not os.access(report.parent, os.W_OK | os.X_OK):
+        what = "can't be written to" if report.parent.is_dir() else "does not exist"
+        raise UsageError(f"{report}: the folder of the report, {report.parent}, {what}")

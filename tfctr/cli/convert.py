@@ -109,7 +109,9 @@ def _progress() -> Iterator[Any]:
         rich.progress.TaskProgressColumn(),
         rich.progress.TimeElapsedColumn(),
     )
-    with rich.progress.Progress(*columns, console=common.remarks(), transient=True) as bar:
+    console = common.remarks()
+    # Without a terminal there is no bar to draw; rich would write empty lines into the log.
+    with rich.progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks: dict[str, rich.progress.TaskID] = {}
 
         def advance(stage: str, done: int, total: int) -> None:

@@ -10,10 +10,11 @@ import argparse
 import importlib
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from tfctr.core import library
 from tfctr.errors import TfctrError
@@ -110,8 +111,16 @@ def _exit_code(error: Exception) -> int:
 
 
 def entry() -> None:
-    """The console script."""
+    """The console script. SIGTERM and SIGHUP end it as Ctrl-C does: what was half-written is removed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP; it stays so
+            signal.signal(number, _stop)
     sys.exit(main())
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    print(f"tfctr: stopped by {signal.Signals(number).name}", file=sys.stderr)
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

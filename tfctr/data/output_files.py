@@ -53,6 +53,8 @@ def write_outputs(path: str, outputs: Mapping[str, Any]) -> None:
                 lines.flush()
                 os.fsync(lines.fileno())
         temporary.replace(file)
+    except OSError as error:
+        raise InputError(f"{path}: can't be written: {error.strerror}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
