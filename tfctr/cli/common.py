@@ -19,6 +19,7 @@ import rich.table
 from tfctr.errors import UsageError
 
 MAX_COUNT = 10_000_000
+MAX_THREADS = 1024
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,6 +117,14 @@ def count(text: str) -> int:
     number = int(text)
     if not 1 <= number <= MAX_COUNT:
         raise argparse.ArgumentTypeError(f"{number} is not between 1 and {MAX_COUNT}")
+    return number
+
+
+def threads(text: str) -> int:
+    """Type of ``--threads``."""
+    number = int(text)
+    if not 1 <= number <= MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"{number} is not between 1 and {MAX_THREADS}")
     return number
 
 
