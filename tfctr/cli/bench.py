@@ -29,10 +29,10 @@ def add_parser(subparsers: Any) -> None:
     common.add_inputs_option(parser)
     parser.add_argument("--batch", default="32,256", metavar="N,N", help="rows per call (default: 32,256)")
     parser.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="intra-op threads of each side (default: 1)"
+        "--threads", type=common.threads, default=1, metavar="N", help="intra-op threads of each side (default: 1)"
     )
     parser.add_argument(
-        "--rounds", type=int, default=100, metavar="N", help="measured rounds per batch size (default: 100)"
+        "--rounds", type=common.count, default=100, metavar="N", help="measured rounds per batch size (default: 100)"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     common.add_model_options(parser)

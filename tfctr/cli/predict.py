@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         help="rows to generate when no inputs are given (default: 4)",
     )
-    parser.add_argument("--threads", type=common.count, default=1, metavar="N", help="intra-op threads (default: 1)")
+    parser.add_argument("--threads", type=common.threads, default=1, metavar="N", help="intra-op threads (default: 1)")
     common.add_model_options(parser)
     parser.set_defaults(run=run)
 
