@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 import graph_opt
+from graph_opt.recognise import reasons
 from tests.models.base import run_stock
 from tfctr.errors import UsageError
 
@@ -104,11 +106,21 @@ def test_nodes_on_a_gpu_go_through_unharmed(tmp_path: Path) -> None:
     with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(allow_soft_placement=True)) as session:
         inputs, outputs = build()
         session.run(v1.global_variables_initializer())
-        v1.saved_model.simple_save(session, str(tmp_path / "model"), inputs, outputs)
-    graph_opt.convert(tmp_path / "model", tmp_path / "bundle", strict=True)
+        values = session.run(v1.global_variables()[0])
+        signature = v1.saved_model.predict_signature_def(inputs, outputs)
+        builder = v1.saved_model.Builder(str(tmp_path / "model"))  # simple_save would clear the placements
+        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature})
+        builder.save()
+    report = graph_opt.convert(tmp_path / "model", tmp_path / "bundle", strict=True)
+    (lookup,) = report.manifest["signatures"]["serving_default"]["lookups"]
+    assert (lookup["status"], lookup["reason"]) == ("left", reasons.ON_GPU)
+    saved = saved_model_pb2.SavedModel.FromString((tmp_path / "bundle" / "saved_model.pb").read_bytes())
+    devices = {n.op: n.device for n in saved.meta_graphs[0].graph_def.node if n.op in ("AddV2", "GatherV2")}
+    assert devices == {"AddV2": "/device:GPU:0", "GatherV2": "/device:GPU:0"}
+    inputs = {"x": np.ones((3, 2), np.float32), "ids": np.array([3, 9, 0])}
     function = tf.saved_model.load(str(tmp_path / "bundle")).signatures["serving_default"]
-    value = function(x=tf.zeros([1, 2]), ids=tf.constant([3], tf.int64))["y"]
-    assert value.shape == (1, 2)
+    value = function(**{name: tf.constant(v) for name, v in inputs.items()})["y"]
+    np.testing.assert_array_equal(value, inputs["x"] + values[inputs["ids"]])
 
 
 def test_a_variable_missing_from_the_checkpoint_is_named(tmp_path: Path) -> None:
