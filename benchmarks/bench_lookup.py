@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.loop import GatherLoop
 from benchmarks.lookup_contestants import FusedOp, StockGraph, peers
 from benchmarks.lookup_inputs import WIDTH, make_batches, make_tables
+from benchmarks.loop import GatherLoop
 
 RING = 8  # different batches, so that rows are not all in cache
 _PLACE = {"loop": RING // 2}
@@ -46,7 +46,7 @@ def measure(features: int, batch: int, rounds: int, folder: pathlib.Path) -> dic
         "loop": lambda k: bound[k].run() / 1e3,
         "stock": lambda k: stock.run(k)[0],
     }
-    contestants |= {name: call for name, call in peers(tables, batches).items()}
+    contestants |= peers(tables, batches)
     samples = _interleave(contestants, rounds)
     point: dict[str, Any] = {"features": features, "batch": batch, "ids": sum(len(i) for i in batches[0].ids)}
     for name, times in samples.items():
@@ -91,7 +91,8 @@ def main(argv: list[str] | None = None) -> int:
                     f"  {name} {point[name]['median_us']:.0f}" for name in point if isinstance(point[name], dict)
                 )
                 print(
-                    f"{features:4d} / {batch:3d}  op/loop {point['op_over_loop']:.2f} (min {point['op_over_loop_min']:.2f})"
+                    f"{features:4d} / {batch:3d}"
+                    f"  op/loop {point['op_over_loop']:.2f} (min {point['op_over_loop_min']:.2f})"
                     f"  stock/op {point['stock_over_op']:.1f} {more}",
                     flush=True,
                 )

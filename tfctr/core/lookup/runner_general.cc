@@ -99,6 +99,10 @@ Status Runner::ReadEntries(const Feature& f, const BoundFeature& b, const Part& 
 // Rows inside the part and in order; ids inside the table, masked ones too. Sorts in the careful path where that is
 // legal.
 Status Runner::CheckRows(const Feature& f, const BoundFeature& b, const Part& part, bool careful, bool* regular) {
+  const auto before = [](const Entry& x, const Entry& y) { return x.row < y.row; };
+  if (careful && !f.spec.sort_rows && !std::is_sorted(s_.entries.begin(), s_.entries.end(), before)) {
+    return Fail(f, b, "segment ids are not increasing");
+  }
   int64_t previous = part.row_begin;
   bool sorted = true;
   for (const Entry& e : s_.entries) {
@@ -118,9 +122,7 @@ Status Runner::CheckRows(const Feature& f, const BoundFeature& b, const Part& pa
   if (!sorted) {
     *regular = false;
     if (!careful) return Status::Ok();
-    if (!f.spec.sort_rows) return Fail(f, b, "segment ids are not increasing");
-    std::stable_sort(s_.entries.begin(), s_.entries.end(),
-                     [](const Entry& x, const Entry& y) { return x.row < y.row; });
+    std::stable_sort(s_.entries.begin(), s_.entries.end(), before);
   }
   for (const Entry& e : s_.entries) {
     if (e.id < 0 || e.id >= f.spec.table_rows) {
