@@ -184,7 +184,8 @@ void TakePart(const Part& part, py::handle value, PartValue* out) {
       array = py::module_::import("numpy").attr("asarray")(value);
     }
   } catch (py::error_already_set& error) {
-    throw Mismatch(DescribeValue(value) + " that has no array form (" + std::string(error.what()) + ")");
+    const std::string why = error.what();  // with Python's traceback on further lines
+    throw Mismatch(DescribeValue(value) + " that has no array form (" + why.substr(0, why.find('\n')) + ")");
   }
   if (!array || array.is_none()) throw Mismatch(DescribeValue(value));
   if (!py::isinstance<py::array>(array)) {  // .numpy() of a scalar string is bytes

@@ -23,7 +23,7 @@ int ListDepth(py::handle value) {
   int depth = 0;
   py::object at = py::reinterpret_borrow<py::object>(value);
   while (IsNesting(at)) {
-    ++depth;
+    if (++depth > static_cast<int>(kMaxListDepth)) break;
     if (PySequence_Size(at.ptr()) == 0) break;
     at = py::reinterpret_steal<py::object>(PySequence_GetItem(at.ptr(), 0));
   }

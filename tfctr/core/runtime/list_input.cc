@@ -146,6 +146,7 @@ class Walker {
   }
 
   void Nest(py::handle value, size_t depth) {
+    if (depth >= kMaxListDepth) throw Mismatch("lists nested deeper than " + std::to_string(kMaxListDepth));
     if (leaf_depth_ >= 0 && static_cast<size_t>(leaf_depth_) <= depth) {
       throw Mismatch("a list" + Position(depth) + " where other places have a value");
     }

@@ -109,6 +109,9 @@ std::string DescribeValue(pybind11::handle value);
 
 // list or tuple (not a named tuple such as SparseTensorValue).
 bool IsNesting(pybind11::handle value);
+
+// Deeper lists are refused: a list may hold itself.
+inline constexpr size_t kMaxListDepth = 64;
 // RaggedTensor or its Value class; SparseTensor or its Value class. By attributes: no import of TensorFlow.
 bool IsRagged(pybind11::handle value);
 bool IsSparse(pybind11::handle value);
