@@ -60,7 +60,8 @@ def test_hash_of_decimal_text(ids):
 
 
 @settings(deadline=None, max_examples=30)
-@given(values=st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20))
+# TensorFlow's threads take subnormal floats as 0, the op's too; NumPy does not.
+@given(values=st.lists(st.floats(width=32, allow_nan=False, allow_subnormal=False), min_size=1, max_size=20))
 def test_bucketize(values):
     raw = np.asarray(values, np.float32)
     expected = tf.raw_ops.Bucketize(input=raw, boundaries=[-1.5, 0.0, 0.1, 7.25]).numpy()
