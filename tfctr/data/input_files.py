@@ -120,24 +120,24 @@ def _array(file: pathlib.Path, name: str, values: Sequence[Any], dtype: str) -> 
     """A flat array of ``dtype`` that holds ``values`` exactly (integers are not rounded, floats not cut)."""
     try:
         scalars = [_scalar(v) for v in values]
+    except UnicodeEncodeError as e:
+        raise InputError(f"{file}: feature {name!r}: text that is not valid Unicode: {e}") from e
     except (binascii.Error, TypeError, ValueError) as e:
         raise InputError(f"{file}: feature {name!r}: base64 does not decode: {e}") from e
     if dtype == "string":
-        wrong = next((v for v in scalars if not isinstance(v, bytes)), None)
-        if wrong is not None:
+        for wrong in (v for v in scalars if not isinstance(v, bytes)):
             raise InputError(f"{file}: feature {name!r} expects text, got {wrong!r}")
         return np.array(scalars, dtype=object)
-    wrong = next((v for v in scalars if not isinstance(v, (int, float, bool))), None)
-    if wrong is not None:
+    for wrong in (v for v in scalars if not isinstance(v, (int, float, bool))):
         raise InputError(f"{file}: feature {name!r} expects {dtype} numbers, got {wrong!r}")
     target = np.dtype(dtype)
     if target.kind in "iu":
-        wrong = next((v for v in scalars if isinstance(v, float)), None)
-        if wrong is not None:
+        for wrong in (v for v in scalars if isinstance(v, float)):
             raise InputError(f"{file}: feature {name!r} expects {dtype}, got the number {wrong!r}")
     try:
-        return np.array(scalars, dtype=target)
-    except (OverflowError, ValueError) as e:
+        with np.errstate(over="raise"):  # 1e39 is no float32
+            return np.array(scalars, dtype=target)
+    except (FloatingPointError, OverflowError, ValueError) as e:
         raise InputError(f"{file}: feature {name!r}: {e} ({dtype} expected)") from e
 
 
