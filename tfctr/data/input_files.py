@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tfctr.data import npz
+from tfctr.data.rows import split_roles
 from tfctr.errors import InputError
 
 LABEL = "label"
@@ -175,6 +176,19 @@ def _flatten(cell: Any, out: list[Any]) -> None:
         out.append(cell)
 
 
+def _ragged(
+    file: pathlib.Path, name: str, column: list[Any], parts: Mapping[str, str], dtypes: Mapping[str, str]
+) -> dict[str, np.ndarray]:
+    """One list of values per row; lists of lists where the feature has further levels of row splits."""
+    found: dict[str, np.ndarray] = {}
+    for role in split_roles(parts):
+        cells = [cell if isinstance(cell, list) else [cell] for cell in column]
+        splits = np.cumsum([0, *(len(cell) for cell in cells)])
+        found[parts[role]] = splits.astype(dtypes[parts[role]])
+        column = [value for cell in cells for value in cell]
+    return {parts["values"]: _array(file, name, column, dtypes[parts["values"]]), **found}
+
+
 def _multi_valued(
     file: pathlib.Path,
     name: str,
@@ -183,12 +197,12 @@ def _multi_valued(
     parts: Mapping[str, str],
     dtypes: Mapping[str, str],
 ) -> dict[str, np.ndarray]:
+    if kind == "ragged":
+        return _ragged(file, name, column, parts, dtypes)
     cells = [cell if isinstance(cell, list) else [cell] for cell in column]
     lengths = np.array([len(cell) for cell in cells], np.int64)
     values = _array(file, name, [v for cell in cells for v in cell], dtypes[parts["values"]])
     splits = np.concatenate([[0], np.cumsum(lengths)])
-    if kind == "ragged":
-        return {parts["values"]: values, parts["row_splits"]: splits.astype(dtypes[parts["row_splits"]])}
     rows = np.repeat(np.arange(len(cells)), lengths)
     columns = np.arange(len(values)) - np.repeat(splits[:-1], lengths)
     return {

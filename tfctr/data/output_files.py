@@ -18,12 +18,15 @@ from tfctr.errors import InputError
 
 
 def flatten_outputs(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Arrays by name: a ragged output gives ``name/values`` and ``name/row_splits``, a sparse one ``name/indices``,
+    """Arrays by name: a ragged output gives ``name/values`` and ``name/row_splits`` (then
+    ``name/row_splits_1``... inwards), a sparse one ``name/indices``,
     ``name/values`` and ``name/dense_shape``, any other its own array."""
     flat: dict[str, np.ndarray] = {}
     for name, value in outputs.items():
         if hasattr(value, "row_splits"):
-            flat[f"{name}/values"], flat[f"{name}/row_splits"] = np.asarray(value.values), np.asarray(value.row_splits)
+            values, levels = _levels(value)
+            flat[f"{name}/values"] = values
+            flat |= {f"{name}/row_splits" + (f"_{k}" if k else ""): splits for k, splits in enumerate(levels)}
         elif hasattr(value, "dense_shape"):
             for part in ("indices", "values", "dense_shape"):
                 flat[f"{name}/{part}"] = np.asarray(getattr(value, part))
@@ -67,10 +70,21 @@ def write_lines(lines: TextIO, outputs: Mapping[str, Any]) -> None:
         lines.write(json.dumps(row, allow_nan=False) + "\n")
 
 
-def _rows(value: Any) -> list[Any]:
+def _levels(value: Any) -> tuple[Any, list[np.ndarray]]:
+    """Values of a ragged tensor, and its row splits, outermost first."""
+    levels = []
+    while hasattr(value, "row_splits"):
+        levels.append(np.asarray(value.row_splits))
+        value = value.values
+    return np.asarray(value), levels
+
+
+def _rows(value: Any) -> Any:
     if hasattr(value, "row_splits"):
-        values, splits = np.asarray(value.values), np.asarray(value.row_splits)
-        return [values[a:b] for a, b in itertools.pairwise(splits)]
+        rows, levels = _levels(value)
+        for splits in reversed(levels):
+            rows = [rows[a:b] for a, b in itertools.pairwise(splits)]
+        return rows
     if hasattr(value, "dense_shape"):
         indices, values = np.asarray(value.indices), np.asarray(value.values)
         return [values[indices[:, 0] == i] for i in range(int(np.asarray(value.dense_shape)[0]))]
@@ -81,6 +95,8 @@ def _rows(value: Any) -> list[Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return [_plain(v) for v in value] if value.ndim else _plain(value.item())
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
     if isinstance(value, bytes):
         try:
             return value.decode()

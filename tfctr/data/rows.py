@@ -47,12 +47,22 @@ def take_rows(arrays: Mapping[str, np.ndarray], info: Mapping[str, Any], rows: n
     return taken | {name: value for name, value in arrays.items() if name not in taken}
 
 
+def split_roles(parts: Mapping[str, str]) -> list[str]:
+    """The roles of a ragged feature's row splits, outermost first: ``row_splits``, ``row_splits_1``..."""
+    roles = [role for role in parts if role.startswith("row_splits")]
+    return sorted(roles, key=lambda role: int(role.removeprefix("row_splits").lstrip("_") or 0))
+
+
 def _take_ragged(arrays: Mapping[str, np.ndarray], parts: Mapping[str, str], rows: np.ndarray) -> Arrays:
-    splits = np.asarray(arrays[parts["row_splits"]])
-    lengths = (splits[1:] - splits[:-1])[rows]
-    new_splits = np.concatenate([[0], np.cumsum(lengths)]).astype(splits.dtype)
-    picked = np.repeat(splits[:-1][rows] - new_splits[:-1], lengths) + np.arange(new_splits[-1])
-    return {parts["values"]: arrays[parts["values"]][picked], parts["row_splits"]: new_splits}
+    taken: Arrays = {}
+    picked = rows
+    for role in split_roles(parts):
+        splits = np.asarray(arrays[parts[role]])
+        lengths = (splits[1:] - splits[:-1])[picked]
+        new_splits = np.concatenate([[0], np.cumsum(lengths)]).astype(splits.dtype)
+        picked = np.repeat(splits[:-1][picked] - new_splits[:-1], lengths) + np.arange(new_splits[-1])
+        taken[parts[role]] = new_splits
+    return taken | {parts["values"]: arrays[parts["values"]][picked]}
 
 
 def _take_sparse(arrays: Mapping[str, np.ndarray], parts: Mapping[str, str], rows: np.ndarray) -> Arrays:
