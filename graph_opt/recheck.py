@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
@@ -38,7 +39,7 @@ def compare_items(
         progress("compare outputs", number, len(item.optimise))
         inputs = inputs_of(described[name], options, name)
         names = _output_names(item, name)
-        want = _run(reference, name, inputs, restore)
+        want = _run_original(reference, name, inputs, restore, options)
         moved = compare_all(name, names, _run(reference, name, inputs, restore, optimised=True), want)
         pairs = [(name, _run(item, name, inputs, restore))]
         if name in item.packed:
@@ -77,6 +78,20 @@ def _output_tensors(item: GraphItem, name: str) -> list[str]:
         _, parts = composite_parts(outputs[output])
         tensors += [part["tensor"] for part in parts.values()] or [outputs[output].name]
     return tensors
+
+
+def _run_original(
+    reference: GraphItem, name: str, inputs: Mapping[str, Any], restore: str | None, options: ConvertOptions
+) -> list[Any]:
+    """The reference's outputs; InputError where it refuses the user's own samples."""
+    try:
+        return _run(reference, name, inputs, restore)
+    except (tf.errors.InvalidArgumentError, ValueError, TypeError) as error:
+        if options.read_samples is None:
+            raise
+        raise InputError(
+            f"{options.samples_path}: the model refuses these inputs for signature {name!r}: {error}"
+        ) from error
 
 
 def _run(

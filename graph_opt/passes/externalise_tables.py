@@ -43,7 +43,10 @@ def externalise_tables(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     checkpoint = Checkpoint((item.source_path or _no_source()) / "variables" / "variables")
     refused = []
     made: dict[str, list[str]] = {"table": [], "constant": [], "dense file": []}
+    needed = view.ancestors(item.keep())  # where prune_training is disabled, training's variables are still there
     for names in _variables(view):
+        if not needed.intersection(names):
+            continue
         reason = _why_stays(view, names)
         if reason is not None:
             refused.append(_keep(item, view, checkpoint, names, reason))
