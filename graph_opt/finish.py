@@ -72,7 +72,7 @@ def _add_restore(item: GraphItem, view: GraphView, states: list[MutableState]) -
     for state in states:
         node = view.node(state.node)
         attrs = ("dtype",) if state.kind == "variable" else ("key_dtype", "value_dtype")
-        keys += state.keys
+        keys += [_saved_key(item, state, key) for key in state.keys]
         wanted += [node.attr[a].type for a in attrs]
     filename = node_def_pb2.NodeDef(name="tfctr/restore/filename", op="Placeholder")
     filename.attr["dtype"].type = types_pb2.DT_STRING
@@ -111,6 +111,17 @@ def _assign(target: node_def_pb2.NodeDef, values: list[str], number: int) -> nod
     return node
 
 
+def _slice(item: GraphItem, state: MutableState) -> str:
+    reference = item.variables.get(state.node)
+    return reference.slice if reference else ""
+
+
+def _saved_key(item: GraphItem, state: MutableState, key: str) -> str:
+    """Name in the bundle's own checkpoint; the parts of a partitioned variable share a key, so each adds its slice."""
+    part = _slice(item, state)
+    return f"{key} [{part}]" if part else key
+
+
 def write_state(item: GraphItem, prefix: str, saved: str) -> int:
     """Copies the mutable state from the model's checkpoint ``prefix`` into a new, small one at ``saved``; returns its
     tensors' bytes.
@@ -125,12 +136,13 @@ def write_state(item: GraphItem, prefix: str, saved: str) -> int:
             attrs = ("dtype",) if state.kind == "variable" else ("key_dtype", "value_dtype")
             for key, attr in zip(state.keys, attrs, strict=True):
                 dtype = tf.as_dtype(node.attr[attr].type)
-                reference = item.variables.get(state.node)
-                part = reference.slice if reference else ""
+                if _saved_key(item, state, key) in names:
+                    continue  # another handle of the same variable
+                part = _slice(item, state)
                 (value,) = tf.raw_ops.RestoreV2(
                     prefix=prefix, tensor_names=[key], shape_and_slices=[part], dtypes=[dtype]
                 )
-                names.append(key)
+                names.append(_saved_key(item, state, key))
                 tensors.append(value)
         if names:
             tf.raw_ops.SaveV2(prefix=saved, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from tfctr.cli import common
-from tfctr.errors import UsageError
+from tfctr.errors import InputError, UsageError
 
 HELP = "compare a bundle's outputs with the original's, loaded by stock TensorFlow"
 DESCRIPTION = """Runs the original with stock TensorFlow (variables loaded, default grappler) and the converted model
@@ -38,6 +38,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    import tensorflow as tf
+
     from tfctr.data.output_files import flatten_outputs
     from tfctr.profiling.auc import auc, labelled_output
     from tfctr.profiling.compare import compare_outputs
@@ -61,6 +63,10 @@ def run(args: argparse.Namespace) -> int:
         stock = StockSession(original.path, info, original.tags, threads=None)
         try:
             expected = stock.predict(inputs)
+        except tf.errors.InvalidArgumentError as error:
+            raise InputError(
+                f"{original.path}: signature {name!r}: stock TensorFlow refuses the inputs: {error}"
+            ) from error
         finally:
             stock.close()
         with bundle.serve(name) as session:
