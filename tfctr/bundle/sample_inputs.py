@@ -126,9 +126,13 @@ def _example(features: Sequence[Mapping[str, Any]], random: np.random.Generator)
     from tensorflow.core.example import example_pb2
 
     example = example_pb2.Example()
+    # Floats of any number may be the weights of some ids, of which there must be as many; which ids is not known here.
+    weighted = any(f["kind"] != "dense" and f["dtype"] == "float32" for f in features)
+    shared = int(random.integers(1, MAX_VALUES_PER_ROW + 1))
     for feature in features:
         count = int(np.prod([max(n, 1) for n in feature["shape"]])) if feature["kind"] == "dense" else None
-        length = count if count is not None else int(random.integers(1, MAX_VALUES_PER_ROW + 1))
+        drawn = shared if weighted else int(random.integers(1, MAX_VALUES_PER_ROW + 1))
+        length = count if count is not None else drawn
         values = _draw(feature["dtype"], feature.get("domain") or {}, (length,), random).tolist()
         target = example.features.feature[feature["key"]]
         if feature["dtype"] == "string":
