@@ -13,7 +13,7 @@ import tensorflow as tf
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.parity import OutputParity, compare_all
-from graph_opt.sessions import ItemSession
+from graph_opt.sessions import ItemSession, what_happened
 from graph_opt.signature_info import composite_parts, signature_info
 from tfctr.bundle.packing import pack
 from tfctr.bundle.sample_inputs import generate
@@ -83,14 +83,20 @@ def _output_tensors(item: GraphItem, name: str) -> list[str]:
 def _run_original(
     reference: GraphItem, name: str, inputs: Mapping[str, Any], restore: str | None, options: ConvertOptions
 ) -> list[Any]:
-    """The reference's outputs; InputError where it refuses the user's own samples."""
+    """The reference's outputs; InputError where it refuses the samples or the generated inputs: nothing can be
+    compared then.
+    """
     try:
         return _run(reference, name, inputs, restore)
     except (tf.errors.InvalidArgumentError, ValueError, TypeError) as error:
+        happened = what_happened(str(getattr(error, "message", error)))
         if options.read_samples is None:
-            raise
+            raise InputError(
+                f"signature {name!r}: the model refuses generated inputs ({happened}); give some that suit it with "
+                "--samples FILE"
+            ) from error
         raise InputError(
-            f"{options.samples_path}: the model refuses these inputs for signature {name!r}: {error}"
+            f"{options.samples_path}: the model refuses these inputs for signature {name!r}: {happened}"
         ) from error
 
 

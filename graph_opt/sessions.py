@@ -36,6 +36,13 @@ def asset_feeds(item: GraphItem) -> dict[str, str]:
     }
 
 
+def what_happened(message: str) -> str:
+    """The one line of a TensorFlow error that says what went wrong; the others say where in the graph."""
+    lines = [line.strip() for line in message.splitlines()]
+    where = ("Graph execution error", "Detected at", "Node:", "[[")
+    return next((line for line in lines if line and not line.startswith(where)), message.strip())
+
+
 class ItemSession:
     """A v1 Session over a GraphItem that has been given its initialiser (``finish.finish``). Use as a context manager.
 

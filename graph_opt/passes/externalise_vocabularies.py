@@ -21,7 +21,7 @@ from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
 from graph_opt.report import PassOutcome, Refused
 from graph_opt.resources import cut_loose, uses_of
-from graph_opt.sessions import asset_feeds, plain_config
+from graph_opt.sessions import asset_feeds, plain_config, what_happened
 from graph_opt.store_files import add_vocabulary, constant_node, store_node
 from graph_opt.view import GraphView, canonical
 
@@ -59,7 +59,7 @@ def externalise_vocabularies(item: GraphItem, options: ConvertOptions) -> PassOu
             try:
                 keys, values = _contents(item, view, table)
             except tf.errors.OpError as error:
-                reason = f"its initialiser can't be run on its own: {_what_happened(str(error.message))}"
+                reason = f"its initialiser can't be run on its own: {what_happened(str(error.message))}"
         if reason is not None:
             refused.append(_refuse(view, table.handles, f"stays a hash table: {reason}"))
             continue
@@ -71,13 +71,6 @@ def externalise_vocabularies(item: GraphItem, options: ConvertOptions) -> PassOu
     prune(item)
     notes = (f"{converted} static tables became vocabulary files",) if converted else ()
     return PassOutcome(fired=converted, refused=tuple(refused), notes=notes)
-
-
-def _what_happened(message: str) -> str:
-    """The one line of a TensorFlow error that says what went wrong; the others say where in the graph."""
-    lines = [line.strip() for line in message.splitlines()]
-    where = ("Graph execution error", "Detected at", "Node:", "[[")
-    return next((line for line in lines if line and not line.startswith(where)), message.strip())
 
 
 def _static_tables(view: GraphView) -> list[_Table]:

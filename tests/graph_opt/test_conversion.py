@@ -236,4 +236,24 @@ def test_samples_and_report_files(model: BuiltModel, tmp_path: Path) -> None:
         tfctr.convert(model.path, tmp_path / "other", samples_path=samples)
     with pytest.raises(UsageError, match=r"folder of the report, .*/no, does not exist"):
         tfctr.convert(model.path, tmp_path / "other", report_path=tmp_path / "no" / "r.html")
-    assert (tmp_path / "other" / "saved_model.pb").is_file()
+    assert not (tmp_path / "other").exists()  # said before the work
+
+
+def test_a_model_that_fails_on_generated_inputs_wants_samples(tmp_path: Path) -> None:
+    import tfctr
+
+    class Picky(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+        def call(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+            with tf.control_dependencies([tf.debugging.assert_greater(x, 1e6, "too small")]):
+                return {"y": x * 2.0}
+
+    module = Picky()
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=module.call)
+    with pytest.raises(InputError, match="refuses generated inputs .*too small.*--samples FILE"):
+        tfctr.convert(tmp_path / "model", tmp_path / "bundle")
+    np.savez(tmp_path / "small.npz", x=np.zeros(3, np.float32))
+    with pytest.raises(InputError, match=r"small\.npz: the model refuses .*too small"):
+        tfctr.convert(tmp_path / "model", tmp_path / "bundle", samples_path=tmp_path / "small.npz")
+    np.savez(tmp_path / "good.npz", x=np.full(3, 1e7, np.float32))
+    tfctr.convert(tmp_path / "model", tmp_path / "bundle", samples_path=tmp_path / "good.npz", strict=True)

@@ -21,7 +21,7 @@ def test_labels_belong_to_the_only_score_or_the_named_one() -> None:
     score, rows = np.zeros((3, 1), np.float32), np.zeros((3, 4), np.float32)
     assert labelled_output({"score": score, "vector": rows, "ids": np.arange(3)}, 3) == "score"
     assert labelled_output({"ctr": score, "cvr": score}, 3, "cvr") == "cvr"
-    with pytest.raises(InputError, match="--label NAME=OUTPUT .*: ctr, cvr"):
-        labelled_output({"ctr": score, "cvr": score}, 3)
-    with pytest.raises(InputError, match="output 'x'; .*: score"):
+    assert labelled_output({"ctr": score, "cvr": score}, 3) is None
+    assert labelled_output({"vector": rows}, 3) is None
+    with pytest.raises(InputError, match="of output 'x': .* are score"):
         labelled_output({"score": score}, 3, "x")

@@ -68,6 +68,9 @@ def _tell_auc(labels: Any, outputs: Any, wanted: str | None) -> None:
     from tfctr.profiling.auc import auc, labelled_output
 
     name = labelled_output(outputs, len(labels), wanted)
+    if name is None:
+        common.remarks().print(f"{len(labels)} labels, no AUC: --label NAME=OUTPUT says which output they belong to")
+        return
     value = auc(labels, outputs[name])
     told = "all labels are equal, so there is no AUC" if value is None else f"AUC {value:.4f}"
     common.remarks().print(f"{name} against {len(labels)} labels: {told}", markup=False)

@@ -74,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
         found += [{"signature": name, "ok": d.ok} | dataclasses.asdict(d) for d in compare_outputs(got, expected)]
         if read and read.labels is not None:
             output = labelled_output(expected, len(read.labels), scored)
+            if output is None:
+                continue
             scores = {"original": auc(read.labels, expected[output]), "converted": auc(read.labels, got[output])}
             aucs.append({"signature": name, "output": output, **scores})
     equal = all(entry["ok"] for entry in found)

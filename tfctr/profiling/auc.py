@@ -28,19 +28,19 @@ def auc(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float | None:
     return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * (len(positive) - count)))
 
 
-def labelled_output(outputs: Mapping[str, Any], rows: int, wanted: str | None = None) -> str:
-    """The output that ``rows`` labels belong to: the wanted one, else the only one with one number per row.
+def labelled_output(outputs: Mapping[str, Any], rows: int, wanted: str | None = None) -> str | None:
+    """The output that ``rows`` labels belong to: the wanted one, else the only one with one number per row, else None.
 
-    Raises InputError: there is no such output, or several and none was named.
+    Raises InputError: the wanted one is no output with one number per row.
     """
     fits = [name for name, value in outputs.items() if _one_number_per_row(value, rows)]
-    if wanted is None and len(fits) == 1:
-        return fits[0]
+    if wanted is None:
+        return fits[0] if len(fits) == 1 else None
     if wanted in fits:
-        return str(wanted)
-    there = ", ".join(fits) or "none"
-    asked = f"output {wanted!r}" if wanted is not None else "--label NAME=OUTPUT names the output they belong to"
-    raise InputError(f"{rows} labels: {asked}; outputs with one number per row: {there}")
+        return wanted
+    raise InputError(
+        f"{rows} labels of output {wanted!r}: outputs with one number per row are {', '.join(fits) or 'none'}"
+    )
 
 
 def _one_number_per_row(value: Any, rows: int) -> bool:
