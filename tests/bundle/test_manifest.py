@@ -70,7 +70,8 @@ def test_newer_format(tmp_path: Path) -> None:
 
 
 def test_missing_and_cut_files(tmp_path: Path) -> None:
-    files = [{"file": "assets/tfctr/0.table", "bytes": 10}]
+    described = {"kind": "table", "name": "t", "dtype": "float32", "shape": [2, 1], "fingerprint": "f"}
+    files = [{"file": "assets/tfctr/0.table", "bytes": 10, **described}]
     folder = write(tmp_path, manifests.dump(content(store={"files": files})))
     with pytest.raises(CorruptFileError, match=r"0.table: missing"):
         open_bundle(folder)
