@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import graph_opt
+import tfctr
 from graph_opt.recognise import reasons
 from tests.models.base import run_stock
 from tfctr.errors import UsageError
@@ -143,3 +144,28 @@ def test_a_variable_missing_from_the_checkpoint_is_named(tmp_path: Path) -> None
     with pytest.raises(UsageError, match=r"is needed for serving, but .*has no tensor 'weight"):
         graph_opt.convert(tmp_path / "model", tmp_path / "bundle")
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_one_of_several_metagraphs(tmp_path: Path) -> None:
+    """TF1: two MetaGraphs over one checkpoint; the chosen one becomes the bundle, under its own tags."""
+    v1 = tf.compat.v1
+    builder = v1.saved_model.Builder(str(tmp_path / "model"))
+    for tags, factor in ((["serve"], 1.0), (["serve", "gpu"], 2.0)):
+        with tf.Graph().as_default(), v1.Session() as session:
+            ids = v1.placeholder(tf.int64, [None], "ids")
+            start = np.arange(36, dtype=np.float32).reshape(9, 4)
+            rows = tf.nn.embedding_lookup(v1.get_variable("table", initializer=start), ids) * factor
+            session.run(v1.global_variables_initializer())
+            signatures = {"serving_default": v1.saved_model.predict_signature_def({"ids": ids}, {"y": rows})}
+            if factor == 1.0:
+                builder.add_meta_graph_and_variables(session, tags, signatures)
+            else:
+                builder.add_meta_graph(tags, signatures)
+    builder.save()
+    with pytest.raises(UsageError, match="choose one with --tags"):
+        graph_opt.convert(tmp_path / "model", tmp_path / "bundle")
+    for tags, first in ((("serve",), [4, 5, 6, 7]), (("gpu", "serve"), [8, 10, 12, 14])):
+        report = graph_opt.convert(tmp_path / "model", tmp_path / tags[0], tags=tags, strict=True)
+        assert set(report.manifest["source"]["tags"]) == set(tags)
+        with tfctr.ServingSession(tmp_path / tags[0], tags=tags) as session:
+            assert session.predict({"ids": [1]})["y"].tolist() == [first]
