@@ -79,3 +79,18 @@ def test_missing_and_cut_files(tmp_path: Path) -> None:
     (folder / "assets/tfctr/0.table").write_bytes(b"short")
     with pytest.raises(CorruptFileError, match=r"5 bytes, the manifest says 10"):
         open_bundle(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"store": {}}, "the store has no list of files"),
+        ({"store": {"files": [{"file": "x"}]}}, "the field 'bytes' is missing"),
+        ({"model": {"file": "../x", "bytes": 5}}, "lies outside the bundle"),
+        ({"model": {"file": "/x", "bytes": 5}}, "lies outside the bundle"),
+        ({"signatures": {"s": None}}, "signature 's': the field 'inputs' is missing"),
+    ],
+)
+def test_parts_that_are_missing_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CorruptFileError, match=message):
+        open_bundle(write(tmp_path, manifests.dump(content(**changes))))

@@ -1,13 +1,20 @@
 """Bad input to the command line: one line on stderr that names what is wrong, the exit code, nothing left behind."""
 
+import json
 import pathlib
+import pickle
+import resource
+import signal
+import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from tests.models.zoo import build
+from tfctr.cli import common
 from tfctr.cli.main import main
+from tfctr.data.output_files import write_lines
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -154,3 +161,67 @@ def test_debug_shows_the_traceback(run: Run) -> None:
     code, _, err = run("inspect", "no/such", "--debug")
     assert code == 2
     assert "Traceback" in err
+
+
+@pytest.mark.parametrize(
+    ("where", "word"), [("no/such/r.html", "does not exist"), (".", "folder"), ("{model}/r.html", "inside the model")]
+)
+def test_a_report_that_cannot_be_written_is_said_first(
+    run: Run, model: str, tmp_path: pathlib.Path, where: str, word: str
+) -> None:
+    report = str(tmp_path / where.replace("{model}", model))
+    refused(run("convert", model, str(tmp_path / "out"), "--report", report), 2, word)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ['{"f0": null}', '{"f0": [null]}', '{"f0": ["a"]}', '{"f0": [1.5]}', '{"f0": [[1]]}'])
+def test_values_that_do_not_fit_name_file_and_feature(run: Run, bundle: str, tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "x.jsonl").write_text(text + "\n")
+    refused(run("predict", bundle, "--inputs", str(tmp_path / "x.jsonl")), 2, "x.jsonl", "f0")
+
+
+def test_input_files_run_no_code(run: Run, bundle: str, tmp_path: pathlib.Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> tuple[object, ...]:
+            return pathlib.Path.touch, (tmp_path / "ran",)
+
+    np.savez(tmp_path / "x.npz", f0=np.array([Hostile()], object))
+    refused(run("predict", bundle, "--inputs", str(tmp_path / "x.npz")), 2, "x.npz", "Python object")
+    (tmp_path / "y.npz").write_bytes(pickle.dumps(Hostile()))
+    refused(run("predict", bundle, "--inputs", str(tmp_path / "y.npz")), 2, "y.npz")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_samples_that_the_model_refuses(run: Run, model: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"f0": [1000000]}\n')
+    arguments = ["--samples", str(tmp_path / "x.jsonl")]
+    refused(run("convert", model, str(tmp_path / "out"), *arguments), 2, "x.jsonl", "1000000")
+    assert [f.name for f in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+@pytest.mark.parametrize("arguments", [["--rows", "0"], ["--rows", "-1"], ["--threads", "0"], ["--threads", "100000"]])
+def test_counts_have_limits(run: Run, bundle: str, arguments: list[str]) -> None:
+    refused(run("predict", bundle, *arguments), 2, arguments[0], "is not between")
+
+
+def test_a_full_disk(run: Run, model: str, tmp_path: pathlib.Path) -> None:
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4300, hard))
+    try:
+        result = run("convert", model, str(tmp_path / "a" / "out"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    refused(result, 2, str(tmp_path / "a" / "out"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_outputs_that_are_no_numbers_are_valid_json(capfd: pytest.CaptureFixture[str]) -> None:
+    common.print_json({"a": [float("nan"), {"b": float("-inf")}], "c": 1.5})
+    assert json.loads(capfd.readouterr().out, parse_constant=pytest.fail) == {
+        "a": ["NaN", {"b": "-Infinity"}],
+        "c": 1.5,
+    }
+    write_lines(sys.stdout, {"p": np.array([[np.nan], [1.0]], np.float32)})
+    assert capfd.readouterr().out == '{"p": ["NaN"]}\n{"p": [1.0]}\n'

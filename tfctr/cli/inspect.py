@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         from tfctr.bundle.reader import verify_files
 
         verify_files(
-            args.path, dict(model.manifest), lambda name: common.remarks().print(f"checking {name}", markup=False)
+            model.path, dict(model.manifest), lambda name: common.remarks().print(f"checking {name}", markup=False)
         )
     if args.json:
         shown = dict(model.manifest) | {"signatures": {name: model.info(name) for name in names}}
