@@ -163,7 +163,7 @@ class _Conversion:
                 entry
                 for info in described.values()
                 for entry in info["lookups"]
-                if fnmatch.fnmatchcase(entry["name"], pattern) or fnmatch.fnmatchcase(entry["table_name"], pattern)
+                if any(fnmatch.fnmatchcase(entry[key], pattern) for key in ("feature", "name", "table_name"))
             ]
             if not found:
                 raise StrictRefusal(f"--require-fused {pattern}: no lookup has such a name")

@@ -47,7 +47,12 @@ def describe(
         pair_unused(view, feeds, streams)
         info = signature_info(signature, streams.features())
         _add_domains(item, facts, info, streams)
-        info["lookups"] = [entry for entry in lookups if entry["node"] in needed]
+        feature_of = {part: f["name"] for f in info["features"] for part in f["parts"].values()}
+        info["lookups"] = [
+            {**entry, "feature": feature_of.get(entry["name"], entry["name"])}
+            for entry in lookups
+            if entry["node"] in needed
+        ]
         described[name] = {"packed": None, **info, "boundary": [], "optimised": name in item.optimise}
     return described
 

@@ -107,3 +107,17 @@ def test_outputs_are_written_whole_or_not_at_all(tmp_path: pathlib.Path) -> None
         write_outputs(str(tmp_path / "no" / "out.npz"), outputs)
     with pytest.raises(InputError, match=r"\.npz or \.jsonl"):
         write_outputs(str(tmp_path / "out.txt"), outputs)
+
+
+def test_an_input_called_label_is_no_label(tmp_path: pathlib.Path) -> None:
+    info = {
+        "inputs": [{"name": "label", "dtype": "float32", "shape": [-1]}],
+        "features": [{"name": "label", "kind": "dense", "parts": {"values": "label"}}],
+    }
+    read = read_inputs(write(tmp_path, '{"label": 0.5, "click": 1, "request_id": "x"}\n'), info, "click")
+    assert read.inputs["label"].tolist() == [0.5]
+    assert read.labels is not None
+    assert read.labels.tolist() == [1]
+    assert read.request_ids is not None
+    assert read.request_ids.tolist() == ["x"]
+    assert read_inputs(write(tmp_path, '{"label": 0.5}\n'), info).labels is None

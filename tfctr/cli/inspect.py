@@ -101,7 +101,8 @@ def _print_lookups(console: rich.console.Console, lookups: list[Mapping[str, Any
         ids = ", ".join([entry["form"], *(step_words(step) for step in entry["steps"])]) if entry.get("form") else ""
         result = combiner_words(entry) if entry.get("combiner") else ""
         status = entry["status"] + (f": {entry['reason']}" if entry.get("reason") else "")
-        table.add_row(*(str(cell) for cell in (entry["name"], entry["table_name"], size, ids, result, status)))
+        feature = entry.get("feature", entry["name"])
+        table.add_row(*(str(cell) for cell in (feature, entry["table_name"], size, ids, result, status)))
     console.print(table)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tfctr.data import npz
 from tfctr.data.rows import split_roles
@@ -85,9 +86,10 @@ def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str) -> Inpu
         raise InputError(
             f"{file}: unknown feature {extra[0]!r}; the signature has {', '.join(sorted(known - {label}))}"
         )
-    labels = np.array([row[label] for row in rows]) if all(label in row for row in rows) else None
-    ids = np.array([row[REQUEST_ID] for row in rows]) if all(REQUEST_ID in row for row in rows) else None
-    return InputFile(inputs, _labels(labels, file), ids)
+    inner = {feature["name"] for feature in info["features"]}  # an input of that name is an input
+    labels = [row[label] for row in rows] if label not in inner and all(label in row for row in rows) else None
+    ids = [row[REQUEST_ID] for row in rows] if REQUEST_ID not in inner and all(REQUEST_ID in r for r in rows) else None
+    return InputFile(inputs, _labels(labels, file), None if ids is None else np.array(ids))
 
 
 def _parse_line(file: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
@@ -212,7 +214,7 @@ def _multi_valued(
     }
 
 
-def _labels(labels: np.ndarray | None, file: pathlib.Path) -> np.ndarray | None:
+def _labels(labels: npt.ArrayLike | None, file: pathlib.Path) -> np.ndarray | None:
     if labels is None:
         return None
     try:
