@@ -14,7 +14,8 @@ from benchmarks.lookup_inputs import VOCABULARY, WIDTH, Batch
 
 
 def _session(tf: Any, graph: Any) -> Any:
-    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    # -1: ops run in the caller's thread, as tfctr's executor has it.
+    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1)
     config.use_per_session_threads = True
     return tf.compat.v1.Session(graph=graph, config=config)
 

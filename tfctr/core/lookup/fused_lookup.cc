@@ -319,6 +319,10 @@ Status FusedLookup::Prepare(const LookupInputs& inputs, Call* call) const {
   for (size_t i = 0; i < count; ++i) {
     const Feature& f = features_[i];
     BoundFeature* b = &call->features_[i];
+    if (i + 2 < count) {  // between requests other work has had the caches
+      PrefetchBytes(&features_[i + 2], sizeof(Feature));
+      PrefetchBytes(&call->features_[i + 2], sizeof(BoundFeature));
+    }
     TFCTR_RETURN_IF_ERROR(Bind(inputs, f, b));
     TFCTR_RETURN_IF_ERROR(CountRows(f, call, b));
     b->empty_is_nan = EmptyIsNan(f, b->positions);

@@ -27,6 +27,12 @@ static inline void PrefetchRow(const uint8_t* row, int64_t row_bytes) {
   __builtin_prefetch(row + last);
 }
 
+// Cache lines [begin, begin + bytes) of anything else.
+static inline void PrefetchBytes(const void* begin, int64_t bytes) {
+  const uint8_t* at = static_cast<const uint8_t*>(begin);
+  for (int64_t line = 0; line < bytes; line += kPrefetchLine) __builtin_prefetch(at + line);
+}
+
 // A list of rows that is prefetched bit by bit.
 class RowsAhead {
  public:

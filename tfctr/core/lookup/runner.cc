@@ -103,11 +103,22 @@ int64_t Runner::BlockValues(const Feature& f, const BoundFeature& b) {
   return RawIds(f, b) ? INT64_MAX / 2 : kStepValues;
 }
 
-// A feature's first rows cannot be fetched while it runs: that is done while the feature before it runs.
-void Runner::PrefetchStart(int32_t index) const {
-  if (static_cast<size_t>(index) >= plan_.features_.size()) return;
-  const Feature& f = plan_.features_[index];
-  const BoundFeature& b = call_->features_[index];
+// What a feature reads first cannot be fetched while it runs: that is done while the features before it run, in three
+// steps, each of which needs what the one before it fetched.
+void Runner::PrefetchStart(size_t next) const {
+  const size_t count = plan_.features_.size();
+  if (next + 2 < count) {
+    PrefetchBytes(&plan_.features_[next + 2], sizeof(Feature));
+    PrefetchBytes(&call_->features_[next + 2], sizeof(BoundFeature));
+  }
+  if (next + 1 < count) {
+    const BoundFeature& b = call_->features_[next + 1];
+    PrefetchBytes(b.ids.data, 4 * kPrefetchLine);
+    if (b.rows.elements > 0) PrefetchBytes(b.rows.data, 4 * kPrefetchLine);
+  }
+  if (next >= count) return;
+  const Feature& f = plan_.features_[next];
+  const BoundFeature& b = call_->features_[next];
   if (!f.stream || !RawIds(f, b)) return;
   const bool wide = b.ids.dtype == DType::kInt64;
   for (int64_t i = 0; i < std::min(b.values, kStartRows); ++i) {
@@ -133,7 +144,7 @@ void Runner::Range(int64_t begin, int64_t end) {
     const int64_t from = std::max<int64_t>(0, begin - features[i].work_begin);
     const int64_t to = std::min(units, end - features[i].work_begin);
     if (from >= to) continue;
-    PrefetchStart(static_cast<int32_t>(i) + 1);
+    PrefetchStart(i + 1);
     FeatureRange(static_cast<int32_t>(i), from, to);
   }
   Flush();

@@ -55,7 +55,7 @@ class Runner {
   }
   // Values of one block: all that there are where nothing has to be kept per value.
   static int64_t BlockValues(const Feature& feature, const BoundFeature& bound);
-  void PrefetchStart(int32_t index) const;
+  void PrefetchStart(size_t next) const;
   template <typename Id>
   bool FastList(const Feature& feature, const BoundFeature& bound, const Part& part, const Id* ids);
   Status GeneralBlock(int32_t index, const Part& part, bool careful, bool* regular);
