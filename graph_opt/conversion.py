@@ -71,6 +71,7 @@ def convert(
     """
     options = dataclasses.replace(options or ConvertOptions(), **fields)
     library.load_op_libraries([str(p) for p in options.op_libraries])
+    library.check_isa()  # every lookup would fail its proof
     pipeline.check_names(options)
     source = load(in_path, options.tags)
     if source.is_bundle:

@@ -13,7 +13,9 @@ import pytest
 
 from tests.models.zoo import build
 from tfctr.cli import common
+from tfctr.cli import main as command
 from tfctr.cli.main import main
+from tfctr.core import library
 from tfctr.data.output_files import write_lines
 
 Run = Callable[..., tuple[int, str, str]]
@@ -53,8 +55,8 @@ def refused(result: tuple[int, str, str], code: int, *words: str) -> None:
 
 
 def test_a_missing_path(run: Run, tmp_path: pathlib.Path) -> None:
-    for command in (["convert", "no/such", str(tmp_path / "out")], ["inspect", "no/such"], ["predict", "no/such"]):
-        refused(run(*command), 2, "no/such")
+    for arguments in (["convert", "no/such", str(tmp_path / "out")], ["inspect", "no/such"], ["predict", "no/such"]):
+        refused(run(*arguments), 2, "no/such")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -225,3 +227,38 @@ def test_outputs_that_are_no_numbers_are_valid_json(capfd: pytest.CaptureFixture
     }
     write_lines(sys.stdout, {"p": np.array([[np.nan], [1.0]], np.float32)})
     assert capfd.readouterr().out == '{"p": ["NaN"]}\n{"p": [1.0]}\n'
+
+
+def test_an_instruction_set_that_is_none(
+    run: Run, model: str, bundle: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_isa() -> str:
+        raise ValueError("TFCTR_ISA is 'bogus', expected baseline, avx2 or avx512 (this CPU: avx2)")
+
+    monkeypatch.setattr(library.native(), "isa_name", no_isa)
+    refused(run("predict", bundle), 2, "bogus")
+    refused(run("convert", model, str(tmp_path / "out")), 2, "bogus")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stop_signal_ends_like_ctrl_c(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    cleaned: list[bool] = []
+
+    def work() -> int:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            cleaned.append(True)
+        return 0
+
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
+    monkeypatch.setattr(command, "main", work)
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            command.entry()
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGHUP, before[1])
+    assert stopped.value.code == 128 + signal.SIGTERM
+    assert cleaned
+    assert "stopped by SIGTERM" in capfd.readouterr().err

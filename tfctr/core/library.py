@@ -136,6 +136,14 @@ def native() -> ModuleType:
     return importlib.import_module("tfctr.core._native")
 
 
+def check_isa() -> None:
+    """UsageError where the environment's TFCTR_ISA is no instruction set, or one that this CPU lacks."""
+    try:
+        native().isa_name()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
 def load_with_tensorflow() -> None:
     """Checks TensorFlow's version; loads the ops now if TensorFlow is imported, else right after it will be."""
     check_tensorflow(installed_tensorflow())

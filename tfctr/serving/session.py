@@ -60,6 +60,7 @@ class ServingSession:
         self._signature = signature
         library.load()
         library.load_op_libraries(op_libraries)
+        library.check_isa()
         manifest = reader.open_bundle(self._path).manifest if naming.is_bundle(self._path) else None
         self._model = load_model(self._path, (tags,) if isinstance(tags, str) else tuple(tags), intra_op_threads)
         self._definitions = {
