@@ -98,18 +98,23 @@ def lookup(spec: LookupSpec, table: np.ndarray, inputs: Mapping[str, np.ndarray]
         count = int(rows[-1]) + 1 if len(rows) else 0
     if np.any((rows < 0) | (rows >= count)):
         raise LookupError_("row")
-    vectors = table.astype(np.float64)[ids]
-    if spec.max_norm is not None:
-        norms = np.sqrt((vectors**2).sum(1, keepdims=True))
-        vectors = vectors * spec.max_norm / np.maximum(norms, spec.max_norm)
+    vectors = _clip(spec, table[ids])
     vectors[masked] = 0
     if spec.combiner == "none":
-        return vectors.reshape(count, -1)
+        return vectors.reshape(count, spec.width)
     positions = raw.shape[-1] if spec.form == "dense" else 0
-    return np.stack(
-        [_combine(spec, table, vectors, weights, ~masked, rows == r, positions) for r in range(count)]
-        or [np.zeros((0,))]
-    ).reshape(count, table.shape[1])
+    out = np.zeros((count, table.shape[1]))
+    for r in range(count):
+        out[r] = _combine(spec, table, vectors, weights, ~masked, rows == r, positions)
+    return out
+
+
+def _clip(spec: LookupSpec, vectors: np.ndarray) -> np.ndarray:
+    vectors = vectors.astype(np.float64)
+    if spec.max_norm is None:
+        return vectors
+    norms = np.sqrt((vectors**2).sum(1, keepdims=True))
+    return vectors * spec.max_norm / np.maximum(norms, spec.max_norm)
 
 
 def _combine(
@@ -127,7 +132,7 @@ def _combine(
         if spec.fill_id is not None:
             if not 0 <= spec.fill_id < len(table):
                 raise LookupError_("fill")
-            return table[spec.fill_id].astype(np.float64)
+            return _clip(spec, table[[spec.fill_id]])[0]
         natural_nan = (
             spec.combiner != "sum"
             and (spec.weights or spec.mask or spec.mask_value is not None or spec.accumulation == "sequential")
