@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from examples.schema import Bag, ClickData, Columns, Feature, auc, take
+from examples.schema import Bag, ClickData, Columns, Feature, take
+from tfctr.profiling.auc import auc
 
 USERS, ITEMS, TOPICS, HISTORY = 600, 500, 12, 10
 GENDERS = ("female", "male", "unknown")

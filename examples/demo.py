@@ -186,8 +186,9 @@ def _convert(model: Path, bundle: Path, report: Path, tell: Narrator) -> dict[st
 
 def _compare(data: ClickData, stock: Predict, fused: Predict, tell: Narrator) -> dict[str, Any]:
     """Scores of the whole test set by both, their largest difference and both AUCs."""
-    from examples.schema import auc, take
+    from examples.schema import take
     from examples.wide_deep import OUTPUT, request
+    from tfctr.profiling.auc import auc
 
     scores: dict[str, list[np.ndarray]] = {"stock": [], "tfctr": []}
     for start in range(0, len(data.test_labels), SCORING_BATCH):

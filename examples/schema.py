@@ -107,18 +107,3 @@ class ClickData:
             train={k: v for k, v in self.train.items() if k in names},
             test={k: v for k, v in self.test.items() if k in names},
         )
-
-
-def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Area under the ROC curve: probability that a random click scores above a random non-click (ties count half)."""
-    order = np.argsort(scores, kind="stable")
-    ordered = scores[order]
-    ranks = np.empty(len(scores))
-    first = np.searchsorted(ordered, ordered, "left")
-    last = np.searchsorted(ordered, ordered, "right")
-    ranks[order] = (first + last + 1) / 2
-    clicks = labels > 0.5
-    count, others = int(clicks.sum()), int((~clicks).sum())
-    if count == 0 or others == 0:
-        raise ValueError("AUC needs both clicks and non-clicks")
-    return float((ranks[clicks].sum() - count * (count + 1) / 2) / (count * others))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from examples import click_data
-from examples.schema import Bag, Feature, auc, take
+from examples.schema import Bag, Feature, take
 
 
 def test_bag_takes_rows_in_any_order() -> None:
@@ -21,15 +21,6 @@ def test_bag_takes_rows_in_any_order() -> None:
 def test_unknown_kind_is_named() -> None:
     with pytest.raises(ValueError, match="feature 'x': kind 'onehot' is not one of id, hashed"):
         Feature("x", "onehot", 3)
-
-
-def test_auc_counts_pairs_and_half_of_ties() -> None:
-    rng = np.random.default_rng(3)
-    labels, scores = (rng.random(200) < 0.3).astype(np.float32), rng.integers(0, 20, 200).astype(np.float32)
-    wins = [(a > b) + 0.5 * (a == b) for a in scores[labels == 1] for b in scores[labels == 0]]
-    assert auc(labels, scores) == pytest.approx(np.mean(wins))
-    with pytest.raises(ValueError, match="needs both"):
-        auc(np.ones(3), np.arange(3))
 
 
 def test_generated_data_is_reproducible_and_learnable() -> None:
