@@ -25,8 +25,8 @@ Vector Load(const float* p) {
 void Store(Vector v, float* p) { __builtin_memcpy(p, &v, sizeof(v)); }
 
 // False: an id out of range, or a row not in order.
-bool Feature(const float* table, int64_t table_rows, const int64_t* ids, const int64_t* indices, int64_t n, int64_t rows,
-             float* out, int64_t out_stride) {
+bool Feature(const float* table, int64_t table_rows, const int64_t* ids, const int64_t* indices, int64_t n,
+             int64_t rows, float* out, int64_t out_stride) {
   int64_t i = 0;
   for (int64_t row = 0; row < rows; ++row, out += out_stride) {
     Vector low = {};

@@ -327,7 +327,11 @@ Status IdBlock::RunStep(const Step& step, int64_t last_dim, const StepContext& c
       break;
     }
     case StepKind::kWrapNegative:
-      if (!is_unsigned) Apply([c](int64_t v) { return v < 0 ? v + c : v; });
+      if (!is_unsigned) {
+        Apply([c](int64_t v) {
+          return v < 0 ? static_cast<int64_t>(static_cast<uint64_t>(v) + static_cast<uint64_t>(c)) : v;
+        });
+      }
       break;
     case StepKind::kAsString:
       kind_ = Kind::kText;

@@ -30,7 +30,7 @@ struct Lister {
   // An id out of range raises `bad`; its pointer must not be followed. Negative ids are left out (kPrune) or wrapped.
   template <bool kPrune>
   bool Put(int64_t id, const uint8_t** at, bool* bad) const {
-    if (!kPrune) id += id < 0 ? wrap : 0;
+    if (!kPrune && id < 0) id = static_cast<int64_t>(static_cast<uint64_t>(id) + static_cast<uint64_t>(wrap));
     const bool kept = !kPrune || id >= 0;
     *bad |= kept & (static_cast<uint64_t>(id) >= table_rows);
     *at = reinterpret_cast<const uint8_t*>(base + static_cast<uint64_t>(id) * row_bytes);
@@ -65,7 +65,8 @@ bool ListSorted(const Lister lister, const Id* ids, const Row* rows, int64_t str
   bool bad = false;
   int64_t out = 0;
   for (int64_t k = 0; k < n; ++k) {
-    const uint64_t row = static_cast<uint64_t>(static_cast<int64_t>(rows[k * stride]) - first_row);
+    const uint64_t row =
+        static_cast<uint64_t>(static_cast<int64_t>(rows[k * stride])) - static_cast<uint64_t>(first_row);
     if (row >= static_cast<uint64_t>(row_count)) return false;
     bad |= row < previous;
     previous = row;
@@ -198,11 +199,12 @@ void Runner::RaggedRange(int32_t index, int64_t row_begin, int64_t row_end) {
   const bool whole = values == INT64_MAX / 2;
   for (int64_t row = row_begin; row < row_end;) {
     const int64_t first = split(row);
+    if (first < 0 || first > b.values) return b.irregular.store(true);
     const int64_t limit = whole ? row_end : std::min(row_end, row + kBlockRows);
     int64_t next = whole ? row_end : row + 1;
-    while (next < limit && split(next) - first < values) ++next;
+    while (next < limit && split(next) < first + values) ++next;
     const int64_t last = split(next);
-    if (first < 0 || last < first || last > b.values) return b.irregular.store(true);
+    if (last < first || last > b.values) return b.irregular.store(true);
     if (!Block(index, {row, next, first, last})) return b.irregular.store(true);
     row = next;
   }

@@ -15,6 +15,10 @@ static inline const Id* IdsOf(const StreamTask& task) {
                                      static_cast<uint64_t>(task.ids_first) * sizeof(Id));
 }
 
+static inline int64_t WrapNegative(int64_t id, int64_t wrap) {
+  return static_cast<int64_t>(static_cast<uint64_t>(id) + static_cast<uint64_t>(wrap));
+}
+
 // Address of a row of any id, in range or not: only to be prefetched.
 static inline const uint8_t* RowAddress(const uint8_t* table, int64_t id, int64_t bytes) {
   return reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(table) +
@@ -40,7 +44,10 @@ struct RowNumbers {
 template <typename Index>
 struct RowSplits {
   RowSplits(const StreamTask& task) : splits(static_cast<const Index*>(task.rows)) {}
-  void Start(int64_t row, int64_t i) { left = static_cast<int64_t>(splits[row + 1]) - i; }
+  // Nonsense may wrap around: it is then not 0 at the end.
+  void Start(int64_t row, int64_t i) {
+    left = static_cast<int64_t>(static_cast<uint64_t>(splits[row + 1]) - static_cast<uint64_t>(i));
+  }
   bool Has() const { return left > 0; }
   void Next() { --left; }
   bool Finished(bool) const { return left == 0; }
@@ -78,7 +85,7 @@ __attribute__((noinline)) static bool StreamLongRow(const StreamTask& task, int6
   for (int64_t i = begin; i < end; ++i) {
     int64_t id = static_cast<int64_t>(ids[i]);
     if (kPrune && id < 0) continue;
-    if (!kPrune) id += id < 0 ? task.wrap : 0;
+    if (!kPrune && id < 0) id = WrapNegative(id, task.wrap);
     if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(task.table_rows)) return false;
     if (i + kStreamAhead < end) {
       PrefetchRow(RowAddress(task.table, ids[i + kStreamAhead], task.row_bytes), task.row_bytes);
@@ -141,7 +148,7 @@ __attribute__((noinline)) static bool StreamRows(const StreamTask& task) {
       int64_t id = static_cast<int64_t>(*at);
       if (__builtin_expect(static_cast<uint64_t>(id) >= table_rows, 0)) {
         if (kPrune && id < 0) continue;
-        if (id < 0) id += task.wrap;
+        if (id < 0) id = WrapNegative(id, task.wrap);
         if (static_cast<uint64_t>(id) >= table_rows) return false;
       }
       const uint8_t* from = table + id * kBytes;
@@ -207,7 +214,7 @@ static bool StreamCopy(const StreamTask& task) {
       const int64_t ahead = i + kStreamAhead < last ? i + kStreamAhead : last;
       PrefetchRow(RowAddress(task.table, ids[ahead], bytes), bytes);
       int64_t id = static_cast<int64_t>(ids[i]);
-      id += id < 0 ? task.wrap : 0;
+      if (id < 0) id = WrapNegative(id, task.wrap);
       if (static_cast<uint64_t>(id) >= table_rows) return false;
       std::memcpy(to, task.table + id * bytes, static_cast<size_t>(bytes));
     }

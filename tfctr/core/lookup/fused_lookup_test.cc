@@ -1,0 +1,288 @@
+// The lookup library without TensorFlow: random specs and inputs, good and bad, in buffers of the exact size, so that
+// the sanitizers see every read outside; the same bits with every instruction set and however the work is split.
+#include "tfctr/core/lookup/fused_lookup.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tfctr/core/lookup/half.h"
+#include "tfctr/core/lookup/sip_hash.h"
+#include "tfctr/core/storage/test_util.h"
+
+namespace tfctr {
+namespace {
+
+constexpr int64_t kRows = 23;
+
+struct Column {
+  DType dtype = DType::kInt64;
+  bool is_string = false;
+  std::vector<int64_t> dims;
+  std::vector<char> bytes;
+  std::vector<std::string> strings;
+
+  template <typename T>
+  static Column Of(DType dtype, const std::vector<T>& values, std::vector<int64_t> dims) {
+    Column column;
+    column.dtype = dtype;
+    column.dims = std::move(dims);
+    column.bytes.resize(values.size() * sizeof(T));
+    if (!values.empty()) std::memcpy(column.bytes.data(), values.data(), column.bytes.size());
+    return column;
+  }
+};
+
+std::string_view StringOf(const void* data, int64_t index) { return static_cast<const std::string*>(data)[index]; }
+
+uint64_t TestHash(std::string_view text) {
+  const uint64_t key[2] = {1, 2};
+  return SipHash::Hash(key, text);
+}
+
+class Inputs : public LookupInputs {
+ public:
+  Inputs(const std::vector<Column>& columns, const TableFile* table) : columns_(columns), table_(table) {}
+  Status Get(Source source, TensorView* view) const override {
+    const Column& column = columns_[source.index];
+    view->dtype = column.dtype;
+    view->is_string = column.is_string;
+    view->rank = static_cast<int32_t>(column.dims.size());
+    view->elements = 1;
+    for (size_t d = 0; d < column.dims.size(); ++d) {
+      view->dims[d] = column.dims[d];
+      view->elements *= column.dims[d];
+    }
+    view->data = column.is_string ? static_cast<const void*>(column.strings.data()) : column.bytes.data();
+    view->string_at = &StringOf;
+    return Status::Ok();
+  }
+  const TableFile* Table(int64_t index) const override { return index == 0 ? table_ : nullptr; }
+  StepContext Steps() const override { return {&TestHash, nullptr, 0}; }
+
+ private:
+  const std::vector<Column>& columns_;
+  const TableFile* table_;
+};
+
+std::shared_ptr<const TableFile> MakeTable(const TempDir& folder, DType dtype, int64_t width) {
+  const std::string path = folder.File(std::string(DTypeName(dtype)) + std::to_string(width));
+  std::mt19937 random(static_cast<uint32_t>(width));
+  auto writer = TableWriter::Create(path, "t", dtype, {kRows, width});
+  CHECK_OK(writer.status());
+  std::normal_distribution<double> normal;
+  for (int64_t i = 0; i < kRows * width; ++i) {
+    const double value = normal(random);
+    const float single = static_cast<float>(value);
+    const Half half = ToHalf(single);
+    const BFloat16 brain = ToBFloat16(single);
+    const void* data = dtype == DType::kFloat64   ? static_cast<const void*>(&value)
+                       : dtype == DType::kFloat32 ? static_cast<const void*>(&single)
+                       : dtype == DType::kFloat16 ? static_cast<const void*>(&half)
+                                                  : static_cast<const void*>(&brain);
+    CHECK_OK(writer.value()->Append(data, DTypeSize(dtype)));
+  }
+  CHECK_OK(writer.value()->Finish());
+  auto opened = TableFile::Open(path);
+  CHECK_OK(opened.status());
+  return opened.Take();
+}
+
+struct Case {
+  std::string words;
+  std::vector<Column> columns;
+  std::vector<ValueType> types;
+};
+
+template <typename T>
+T Pick(std::mt19937& random, std::initializer_list<T> values) {
+  return *(values.begin() + random() % values.size());
+}
+
+Case MakeCase(std::mt19937& random) {
+  Case c;
+  const bool bad = random() % 4 == 0;
+  const auto id = [&]() -> int64_t {
+    if (bad && random() % 20 == 0) {
+      return Pick<int64_t>(random,
+                           {kRows, -5, std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()});
+    }
+    return static_cast<int64_t>(random() % (kRows + 1)) - 1;
+  };
+  const auto add = [&c](const char* word, Column column) {
+    c.words += std::string(" ") + word + "=arg:" + std::to_string(c.columns.size());
+    c.types.push_back({column.dtype, column.is_string});
+    c.columns.push_back(std::move(column));
+  };
+  const int rows = static_cast<int>(random() % 9);
+  std::vector<int64_t> ids;
+  std::vector<int64_t> numbers;
+  std::vector<int64_t> splits = {0};
+  const std::string form = Pick<const char*>(random, {"dense", "sparse", "ragged", "segments"});
+  const int fixed = Pick(random, {0, 1, 2, 17});
+  for (int r = 0; r < rows; ++r) {
+    const int n = form == "dense" ? fixed : Pick(random, {0, 1, 2, 3, 8, 9, 10, 17, 33});
+    for (int k = 0; k < n; ++k) {
+      ids.push_back(id());
+      numbers.push_back(r);
+    }
+    splits.push_back(static_cast<int64_t>(ids.size()));
+  }
+  const int64_t n = static_cast<int64_t>(ids.size());
+  if (bad && random() % 3 == 0 && n > 1) std::swap(numbers[random() % n], numbers[random() % n]);
+  if (bad && random() % 3 == 0 && n > 0) numbers[random() % n] = Pick<int64_t>(random, {-1, 99, INT64_MIN, INT64_MAX});
+  if (bad && random() % 3 == 0)
+    splits[random() % splits.size()] = Pick<int64_t>(random, {-1, 99, 2, INT64_MIN, INT64_MAX});
+  const bool narrow = !bad && random() % 3 == 0;
+  const std::vector<int64_t> dims = form == "dense" ? std::vector<int64_t>{rows, fixed} : std::vector<int64_t>{n};
+  if (narrow) {
+    add("ids", Column::Of(DType::kInt32, std::vector<int32_t>(ids.begin(), ids.end()), dims));
+  } else {
+    add("ids", Column::Of(DType::kInt64, ids, dims));
+  }
+  c.words += " form=" + form;
+  if (form == "sparse") {
+    std::vector<int64_t> indices;
+    for (const int64_t number : numbers) indices.insert(indices.end(), {number, 0});
+    add("rows", Column::Of(DType::kInt64, indices, {n, 2}));
+    add("shape", Column::Of(DType::kInt64, std::vector<int64_t>{rows, 40}, {2}));
+  } else if (form == "segments") {
+    if (narrow) {
+      add("rows", Column::Of(DType::kInt32, std::vector<int32_t>(numbers.begin(), numbers.end()), {n}));
+    } else {
+      add("rows", Column::Of(DType::kInt64, numbers, {n}));
+    }
+    add("shape", Column::Of(DType::kInt64, std::vector<int64_t>{rows}, {}));
+  } else if (form == "ragged") {
+    if (narrow) {
+      add("rows", Column::Of(DType::kInt32, std::vector<int32_t>(splits.begin(), splits.end()), {rows + 1}));
+    } else {
+      add("rows", Column::Of(DType::kInt64, splits, {rows + 1}));
+    }
+  }
+  if (form == "dense" && random() % 4 == 0) {
+    c.words += " combiner=none steps=wrap_negative:" + std::to_string(kRows);
+    if (fixed > 0) c.words += " ids_per_row=" + std::to_string(fixed);
+    return c;
+  }
+  c.words += std::string(" combiner=") + Pick<const char*>(random, {"sum", "mean", "sqrtn"});
+  if (form == "sparse" || form == "segments") c.words += " sort_rows=" + std::to_string(random() % 2);
+  c.words += Pick<const char*>(random, {"", " steps=prune_negative", " steps=prune_negative", " steps=wrap_negative:23",
+                                        " steps=mod:23|add:0|prune_equal:3", " steps=as_string|hash_fast:23"});
+  if (random() % 3 == 0) {
+    std::vector<float> weights;
+    for (int64_t i = 0; i < n; ++i) weights.push_back(static_cast<float>(random() % 5) - 1.f);
+    add("weights", Column::Of(DType::kFloat32, weights, dims));
+    c.words += " accumulation=sequential denominator=no_nan prune_weights=" + std::to_string(random() % 2);
+  } else {
+    c.words +=
+        Pick<const char*>(random, {"", "", " accumulation=sequential", " accumulation=sequential denominator=max1"});
+  }
+  if (form == "dense" && random() % 2 == 0) {
+    std::vector<uint8_t> mask;
+    for (int64_t i = 0; i < n; ++i) mask.push_back(static_cast<uint8_t>(random() % 2));
+    add("mask", Column::Of(DType::kBool, mask, dims));
+  }
+  if (random() % 4 == 0) c.words += " fill_id=" + std::to_string(Pick<int64_t>(random, {0, kRows - 1, kRows}));
+  if (random() % 5 == 0) c.words += " max_norm=0.75";
+  return c;
+}
+
+// The output's bytes; `status` says how it went. The work is cut at `cuts` and spread over two threads.
+std::vector<char> Execute(const Case& c, const TableFile* table, Isa isa, std::vector<int64_t> cuts, Status* status) {
+  const int64_t per_row = c.words.find("ids_per_row=17") != std::string::npos  ? 17
+                          : c.words.find("ids_per_row=2") != std::string::npos ? 2
+                                                                               : 1;
+  const int64_t columns = table->width() * per_row;
+  const std::string dtype = DTypeName(table->dtype());
+  const std::string spec = "tfctr-lookup 1\noutput 0 form=rows columns=" + std::to_string(columns) + " dtype=" + dtype +
+                           "\nlookup name=f table=0 table_rows=" + std::to_string(kRows) +
+                           " table_width=" + std::to_string(table->width()) + " table_dtype=" + dtype +
+                           " output=0 column=0" + c.words + "\n";
+  auto plan = FusedLookup::Create(spec, {}, c.types, isa);
+  CHECK_OK(plan.status());
+  const Inputs inputs(c.columns, table);
+  Call call;
+  *status = plan.value()->Prepare(inputs, &call);
+  if (!status->ok()) return {};
+  std::vector<char> output(static_cast<size_t>(call.outputs()[0].rows * columns) * DTypeSize(table->dtype()));
+  call.SetOutput(0, output.data());
+  std::vector<int64_t> ends = {0};
+  for (const int64_t cut : cuts) ends.push_back(call.work() * cut / 100);
+  ends.push_back(call.work());
+  const auto run = [&](size_t first) {
+    for (size_t i = first; i + 1 < ends.size(); i += 2) plan.value()->Run(ends[i], ends[i + 1], &call);
+  };
+  std::thread other(run, 1);
+  run(0);
+  other.join();
+  *status = plan.value()->Finish(&call);
+  return output;
+}
+
+void TestGeneratedCases() {
+  const TempDir folder;
+  std::vector<std::shared_ptr<const TableFile>> tables;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
+    for (const int64_t width : {1, 5, 8, 16, 33, 64}) tables.push_back(MakeTable(folder, dtype, width));
+  }
+  std::mt19937 random(7);
+  int failed = 0;
+  constexpr int kCases = 3000;
+  for (int i = 0; i < kCases; ++i) {
+    const Case c = MakeCase(random);
+    const TableFile* table = tables[random() % tables.size()].get();
+    Status whole_status;
+    const std::vector<char> whole = Execute(c, table, Isa::kBaseline, {}, &whole_status);
+    failed += !whole_status.ok();
+    if (!whole_status.ok()) CHECK(whole_status.message.find("lookup 'f'") == 0);
+    for (int isa = 0; isa <= static_cast<int>(DetectedIsa()); ++isa) {
+      Status status;
+      const std::vector<char> split = Execute(c, table, static_cast<Isa>(isa), {20, 45, 50, 80}, &status);
+      CHECK_EQ(status.message, whole_status.message);
+      if (status.ok()) CHECK(split == whole);
+    }
+  }
+  CHECK(failed > kCases / 20 && failed < kCases / 2);  // both kinds were met
+}
+
+void TestHalves() {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const Half half = {static_cast<uint16_t>(bits)};
+    const float value = ToFloat(half);
+    if (std::isnan(value)) {
+      CHECK(std::isnan(ToFloat(ToHalf(value))));
+    } else {
+      CHECK_EQ(ToHalf(value).bits, half.bits);
+    }
+    const BFloat16 brain = {static_cast<uint16_t>(bits)};
+    if (!std::isnan(ToFloat(brain))) CHECK_EQ(ToBFloat16(ToFloat(brain)).bits, brain.bits);
+  }
+  CHECK_EQ(ToHalf(65519.99f).bits, 0x7bff);
+  CHECK_EQ(ToHalf(65520.f).bits, 0x7c00);
+  CHECK_EQ(ToHalf(std::ldexp(1.f, -25)).bits, 0);  // a tie goes to even
+  CHECK_EQ(ToHalf(std::ldexp(1.5f, -25)).bits, 1);
+  CHECK_EQ(ToHalf(1.f + std::ldexp(1.f, -11)).bits, 0x3c00);  // the same
+  CHECK_EQ(ToHalf(1.f + std::ldexp(3.f, -11)).bits, 0x3c02);
+  CHECK_EQ(ToBFloat16(1.f + std::ldexp(1.f, -8)).bits, 0x3f80);
+  CHECK_EQ(ToBFloat16(1.f + std::ldexp(3.f, -8)).bits, 0x3f82);
+}
+
+void TestIsaNames() {
+  CHECK_EQ(std::string(IsaName(Isa::kBaseline)), "baseline");
+  CHECK_EQ(std::string(IsaName(Isa::kAvx512)), "avx512");
+}
+
+}  // namespace
+}  // namespace tfctr
+
+int main() {
+  tfctr::TestHalves();
+  tfctr::TestIsaNames();
+  tfctr::TestGeneratedCases();
+  return 0;
+}
