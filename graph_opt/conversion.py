@@ -13,7 +13,7 @@ from typing import Any
 
 from graph_opt import pipeline
 from graph_opt.assemble import bundle_manifest, saved_model_bytes
-from graph_opt.describe import boundary, describe
+from graph_opt.describe import boundary, describe, feature_names
 from graph_opt.finish import finish, write_state
 from graph_opt.item import GraphItem
 from graph_opt.lookup_spec import LookupSpec
@@ -22,7 +22,7 @@ from graph_opt.parity import OutputParity
 from graph_opt.passes.fuse_lookups import spec_details
 from graph_opt.passes.prune_training import prune
 from graph_opt.recheck import compare_items
-from graph_opt.recognise import find_lookups, input_names
+from graph_opt.recognise import find_lookups
 from graph_opt.report import PassReport
 from graph_opt.saved_model import SavedModelSource, inline, load
 from graph_opt.store_files import Checkpoint, item_size
@@ -244,7 +244,7 @@ def recognised(item: GraphItem) -> tuple[list[dict[str, Any]], list[LookupSpec]]
     """Lookups of a reference graph as manifest entries (status "found" or "left") and as specs; nothing is proven."""
     view = GraphView(item.graph_def)
     tables = {node: item.files[index] for node, index in item.tables.items() if node in view}
-    candidates, refusals = find_lookups(view, item.fetches(), tables, inputs=input_names(item.signatures))
+    candidates, refusals = find_lookups(view, item.fetches(), tables, inputs=feature_names(item, view))
     lookups: list[dict[str, Any]] = [
         {
             **spec_details(c.spec),

@@ -14,6 +14,7 @@ import tensorflow as tf
 from graph_opt.domains import PARSERS, Domains, parser_features
 from graph_opt.item import GraphItem
 from graph_opt.lookup_spec import LookupSpec
+from graph_opt.recognise import input_names
 from graph_opt.recognise.facts import Facts
 from graph_opt.signature_info import signature_info, stem
 from graph_opt.streams import Streams, unused
@@ -21,6 +22,18 @@ from graph_opt.verify import output_dtypes
 from graph_opt.view import GraphView, canonical, node_of
 
 _SAMPLE_KEYS = 64
+
+
+def feature_names(item: GraphItem, view: GraphView) -> dict[str, str]:
+    """Graph tensor of each signature input -> the name a lookup over it goes by: the feature's, for the values of a
+    sparse or ragged feature (`a`, where the signature has `a`, `a_1`, `a_2`), else the input's."""
+    names = input_names(item.signatures)
+    for name, signature in item.signatures.items():
+        info = signature_info(signature, Streams(view, item.feeds(name)).features())
+        tensors = {entry["name"]: entry["tensor"] for entry in info["inputs"]}
+        for feature in info["features"]:
+            names[canonical(tensors[feature["parts"]["values"]])] = feature["name"]
+    return names
 
 
 def describe(

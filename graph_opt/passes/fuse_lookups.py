@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from graph_opt.candidates import Candidate, Proof, Refusal
+from graph_opt.describe import feature_names
 from graph_opt.fusing.levels import Member, find_levels
 from graph_opt.fusing.plan import Planner
 from graph_opt.fusing.rewrite import Rewriter, merged_specs
@@ -21,7 +22,7 @@ from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
 from graph_opt.prove import prove_all
 from graph_opt.prove.cone import extract_cone, inside_nodes
-from graph_opt.recognise import find_lookups, input_names
+from graph_opt.recognise import find_lookups
 from graph_opt.recognise.facts import Facts
 from graph_opt.report import PassOutcome, Refused
 from graph_opt.store_files import merge_tables
@@ -36,7 +37,7 @@ def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     facts = Facts(view)
     tables = {node: item.files[index] for node, index in item.tables.items() if node in view}
     fetches = [t for name in item.optimise or item.signatures for t in item.fetches(name)]
-    names = input_names(item.signatures)
+    names = feature_names(item, view)
 
     def find(avoid: Collection[str]) -> tuple[list[Candidate], list[Refusal]]:
         found, left = find_lookups(view, fetches, tables, inputs=names, facts=facts, avoid=avoid)

@@ -55,7 +55,7 @@ def test_pooled_lookups_share_one_op_with_an_output_each(tmp_path):
     assert "tfctr/lookup_0" in node.name
     (group,) = after.groups
     assert group.node == node.name
-    assert [s.name for s, _ in group.lookups] == ["a_ids", "b_ids", "c_ids"]
+    assert [s.name for s, _ in group.lookups] == ["a", "b", "c"]
     assert set(group.bind) == {f"{n}_{part}:0" for n in names for part in ("ids", "indices", "shape")}
 
 
@@ -275,8 +275,8 @@ def test_details_name_every_lookup(tmp_path):
     _, outcome = apply(fuse_lookups, safe_sparse(tmp_path, ("a", "b")))
     entries = outcome.details["lookups"]
     assert [(e["name"], e["status"], e["table_name"]) for e in entries] == [
-        ("a_ids", "fused", "a"),
-        ("b_ids", "fused", "b"),
+        ("a", "fused", "a"),
+        ("b", "fused", "b"),
     ]
     assert all(e["output_columns"] == WIDTH for e in entries)
 
