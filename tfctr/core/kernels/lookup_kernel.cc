@@ -57,9 +57,8 @@ struct RequestState {
 
 class TensorInputs : public LookupInputs {
  public:
-  TensorInputs(OpKernelContext* context, const OpenedFiles& files, const std::vector<ValueType>& layout,
-               RequestState* state)
-      : context_(context), files_(files), layout_(layout), state_(state) {}
+  TensorInputs(OpKernelContext* context, const std::vector<ValueType>& layout, RequestState* state)
+      : context_(context), layout_(layout), state_(state) {}
 
   Status Get(Source source, TensorView* view) const override {
     if (!source.packed) {
@@ -82,10 +81,6 @@ class TensorInputs : public LookupInputs {
     return Status::Ok();
   }
 
-  const TableFile* Table(int64_t index) const override {
-    return index < static_cast<int64_t>(files_.tables.size()) ? files_.tables[index].get() : nullptr;
-  }
-
   StepContext Steps() const override {
     return {&Fingerprint64, state_->vocabs.data(), static_cast<int64_t>(state_->vocabs.size())};
   }
@@ -102,7 +97,6 @@ class TensorInputs : public LookupInputs {
   }
 
   OpKernelContext* const context_;
-  const OpenedFiles& files_;
   const std::vector<ValueType>& layout_;
   RequestState* const state_;
 };
@@ -119,6 +113,11 @@ absl::Status ToValueTypes(const std::vector<DataType>& from, const char* what, s
   }
   return absl::OkStatus();
 }
+
+struct ResolvedFiles {
+  std::shared_ptr<const OpenedFiles> files;
+  LookupTables tables;
+};
 
 class FusedLookupOp : public OpKernel {
  public:
@@ -161,7 +160,10 @@ class FusedLookupOp : public OpKernel {
     state.vocabs.resize(files->vocabs.size());
     for (size_t i = 0; i < files->vocabs.size(); ++i) state.vocabs[i] = files->vocabs[i].get();
     Call& call = state.call;
-    OP_REQUIRES_OK(context, ToTensorFlow(plan_->Prepare(TensorInputs(context, *files, layout_, &state), &call)));
+    std::shared_ptr<const ResolvedFiles> resolved;
+    OP_REQUIRES_OK(context, Resolve(files, &resolved));
+    const TensorInputs inputs(context, layout_, &state);
+    OP_REQUIRES_OK(context, ToTensorFlow(plan_->Prepare(inputs, resolved->tables, &call)));
     OP_REQUIRES_OK(context, AllocateOutputs(context, &call));
     const auto& workers = *context->device()->tensorflow_cpu_worker_threads();
     tensorflow::Shard(workers.num_threads, workers.workers, call.work(), call.work_cost(),
@@ -170,6 +172,21 @@ class FusedLookupOp : public OpKernel {
   }
 
  private:
+  // The tables of the set of files that is open now; checked once per set, not per request.
+  absl::Status Resolve(const std::shared_ptr<const OpenedFiles>& files,
+                       std::shared_ptr<const ResolvedFiles>* resolved) {
+    *resolved = std::atomic_load(&resolved_);
+    if (*resolved != nullptr && (*resolved)->files == files) return absl::OkStatus();
+    auto made = std::make_shared<ResolvedFiles>();
+    made->files = files;
+    std::vector<const TableFile*> tables;
+    for (const auto& table : files->tables) tables.push_back(table.get());
+    TF_RETURN_IF_ERROR(ToTensorFlow(plan_->ResolveTables(tables, &made->tables)));
+    *resolved = made;
+    std::atomic_store(&resolved_, *resolved);
+    return absl::OkStatus();
+  }
+
   absl::Status ParsePacked(OpKernelContext* context, RequestState* state) const {
     for (const int input : {kArena, kShapes, kStrings}) {
       if (context->input(input).dims() != 1) {
@@ -212,6 +229,7 @@ class FusedLookupOp : public OpKernel {
   std::unique_ptr<const FusedLookup> plan_;
   std::vector<ValueType> layout_;
   std::vector<uint32_t> element_bytes_;
+  std::shared_ptr<const ResolvedFiles> resolved_;  // by std::atomic_load and std::atomic_store only
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfctrFusedLookup").Device(tensorflow::DEVICE_CPU), FusedLookupOp);

@@ -180,37 +180,50 @@ Result<std::unique_ptr<const FusedLookup>> FusedLookup::Create(std::string_view 
   return std::unique_ptr<const FusedLookup>(std::move(plan));
 }
 
-std::string FusedLookup::Describe(const Feature& f, std::string_view table_name) {
+std::string FusedLookup::Describe(const Feature& f, const std::string* table_name) {
   if (f.is_copy) return "columns '" + f.spec.name + "'";
-  return "lookup '" + f.spec.name + "' (table '" + std::string(table_name) + "', " + std::to_string(f.spec.table_rows) +
-         " rows)";
+  return "lookup '" + f.spec.name + "' (table '" + (table_name == nullptr ? "" : *table_name) + "', " +
+         std::to_string(f.spec.table_rows) + " rows)";
+}
+
+Status FusedLookup::ResolveTables(const std::vector<const TableFile*>& files, LookupTables* tables) const {
+  tables->data.clear();
+  tables->names.clear();
+  for (const LookupSpec& spec : group_.lookups) {
+    const TableFile* table = spec.table < static_cast<int64_t>(files.size()) ? files[spec.table] : nullptr;
+    const std::string lookup = "lookup '" + spec.name + "': ";
+    if (table == nullptr) {
+      return Status::Invalid(lookup + "file " + std::to_string(spec.table) + " of the store is no table");
+    }
+    if (table->rows() != spec.table_rows || table->width() != spec.table_width || table->dtype() != spec.table_dtype) {
+      return Status::Invalid(lookup + "the table file holds " + std::to_string(table->rows()) + " rows of " +
+                             std::to_string(table->width()) + " " + DTypeName(table->dtype()) + ", expected " +
+                             std::to_string(spec.table_rows) + " rows of " + std::to_string(spec.table_width) + " " +
+                             DTypeName(spec.table_dtype));
+    }
+    tables->data.push_back(table->data());
+    tables->names.push_back(table->name());
+  }
+  return Status::Ok();
 }
 
 Status FusedLookup::Bind(const LookupInputs& inputs, const Feature& f, BoundFeature* b) const {
   const LookupSpec& spec = f.spec;
   b->irregular.store(false, std::memory_order_relaxed);
   b->positions = 1;
-  b->table_name = {};
   const auto fail = [&](const std::string& what) { return Status::Invalid(Describe(f, b->table_name) + ": " + what); };
-  if (!f.is_copy) {
-    const TableFile* table = inputs.Table(spec.table);
-    if (table == nullptr) return fail("file " + std::to_string(spec.table) + " of the store is no table");
-    b->table_name = table->name();
-    if (table->rows() != spec.table_rows || table->width() != spec.table_width || table->dtype() != spec.table_dtype) {
-      return fail("the table file holds " + std::to_string(table->rows()) + " rows of " +
-                  std::to_string(table->width()) + " " + DTypeName(table->dtype()) + ", expected " +
-                  std::to_string(spec.table_rows) + " rows of " + std::to_string(spec.table_width) + " " +
-                  DTypeName(spec.table_dtype));
-    }
-    b->table = table->data();
-  }
   const std::pair<Source, TensorView*> sources[] = {{spec.ids, &b->ids},
                                                     {spec.rows, &b->rows},
                                                     {spec.shape, &b->shape},
                                                     {spec.weights, &b->weights},
                                                     {spec.mask, &b->mask}};
   for (const auto& [source, view] : sources) {
-    if (!source.used()) continue;
+    if (!source.used()) {  // what another request left there
+      view->rank = 0;
+      view->elements = 0;
+      view->data = nullptr;
+      continue;
+    }
     TFCTR_RETURN_IF_ERROR(inputs.Get(source, view));
     if (view->rank < 0) return fail("an input has more than " + std::to_string(TensorView::kMaxRank) + " dimensions");
   }
@@ -306,7 +319,7 @@ Status FusedLookup::CountRows(const Feature& f, Call* call, BoundFeature* b) con
   return Runner(*this, call).LastRow(f, b);
 }
 
-Status FusedLookup::Prepare(const LookupInputs& inputs, Call* call) const {
+Status FusedLookup::Prepare(const LookupInputs& inputs, const LookupTables& tables, Call* call) const {
   const size_t count = features_.size();
   call->features_.resize(count);
   call->outputs_.assign(group_.outputs.size(), OutputShape());
@@ -323,7 +336,14 @@ Status FusedLookup::Prepare(const LookupInputs& inputs, Call* call) const {
       PrefetchBytes(&features_[i + 2], sizeof(Feature));
       PrefetchBytes(&call->features_[i + 2], sizeof(BoundFeature));
     }
+    b->table = f.is_copy ? nullptr : tables.data[i];
+    b->table_name = f.is_copy ? nullptr : &tables.names[i];
     TFCTR_RETURN_IF_ERROR(Bind(inputs, f, b));
+    if (b->shape.data != nullptr) __builtin_prefetch(b->shape.data);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const Feature& f = features_[i];
+    BoundFeature* b = &call->features_[i];
     TFCTR_RETURN_IF_ERROR(CountRows(f, call, b));
     b->empty_is_nan = EmptyIsNan(f, b->positions);
     int32_t& leader = first[f.spec.output];

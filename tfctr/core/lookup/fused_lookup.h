@@ -3,6 +3,7 @@
 //
 //   FusedLookup plan = FusedLookup::Create(spec, ...)      once per graph node
 //   Call call;                                              once per request (the caller reuses the object)
+//   plan.ResolveTables(files, &tables)                      once per opened set of files
 //   plan.Prepare(inputs, tables, &call)                     binds and checks; gives the outputs' shapes
 //   plan.Run(begin, end, &call)                             any split of [0, call.work()), any threads
 //   plan.Finish(&call)                                      what the fast path left: unordered rows, errors
@@ -58,7 +59,7 @@ struct Feature {
 // One feature's part of a request.
 struct BoundFeature {
   const uint8_t* table = nullptr;
-  std::string_view table_name;
+  const std::string* table_name = nullptr;
   TensorView ids;
   TensorView rows;
   TensorView shape;
@@ -103,12 +104,18 @@ class Call {
   int64_t work_cost_ = 1;
 };
 
-// Where a request's tensors and files come from; calls are made from Prepare only.
+// The tables of a plan, checked against its specs: per lookup the first byte and the name of its table. Valid as long
+// as the files are open.
+struct LookupTables {
+  std::vector<const uint8_t*> data;
+  std::vector<std::string> names;
+};
+
+// Where a request's tensors and vocabularies come from; calls are made from Prepare only.
 class LookupInputs {
  public:
   virtual ~LookupInputs() = default;
   virtual Status Get(Source source, TensorView* view) const = 0;
-  virtual const TableFile* Table(int64_t index) const = 0;  // null: file `index` is no table
   virtual StepContext Steps() const = 0;
 };
 
@@ -118,7 +125,9 @@ class FusedLookup {
                                                            const std::vector<ValueType>& packed,
                                                            const std::vector<ValueType>& args, Isa isa);
 
-  Status Prepare(const LookupInputs& inputs, Call* call) const;
+  // `files`: the opened files by number, null where a file is no table.
+  Status ResolveTables(const std::vector<const TableFile*>& files, LookupTables* tables) const;
+  Status Prepare(const LookupInputs& inputs, const LookupTables& tables, Call* call) const;
   void Run(int64_t begin, int64_t end, Call* call) const;
   Status Finish(Call* call) const;
 
@@ -130,7 +139,7 @@ class FusedLookup {
   Status Bind(const LookupInputs& inputs, const Feature& feature, BoundFeature* bound) const;
   Status CountRows(const Feature& feature, Call* call, BoundFeature* bound) const;
   friend class Runner;
-  static std::string Describe(const Feature& feature, std::string_view table_name);
+  static std::string Describe(const Feature& feature, const std::string* table_name);
 
   GroupSpec group_;
   std::vector<Feature> features_;  // lookups, then copies

@@ -46,7 +46,7 @@ uint64_t TestHash(std::string_view text) {
 
 class Inputs : public LookupInputs {
  public:
-  Inputs(const std::vector<Column>& columns, const TableFile* table) : columns_(columns), table_(table) {}
+  explicit Inputs(const std::vector<Column>& columns) : columns_(columns) {}
   Status Get(Source source, TensorView* view) const override {
     const Column& column = columns_[source.index];
     view->dtype = column.dtype;
@@ -61,12 +61,10 @@ class Inputs : public LookupInputs {
     view->string_at = &StringOf;
     return Status::Ok();
   }
-  const TableFile* Table(int64_t index) const override { return index == 0 ? table_ : nullptr; }
   StepContext Steps() const override { return {&TestHash, nullptr, 0}; }
 
  private:
   const std::vector<Column>& columns_;
-  const TableFile* table_;
 };
 
 std::shared_ptr<const TableFile> MakeTable(const TempDir& folder, DType dtype, int64_t width) {
@@ -205,9 +203,13 @@ std::vector<char> Execute(const Case& c, const TableFile* table, Isa isa, std::v
                            " output=0 column=0" + c.words + "\n";
   auto plan = FusedLookup::Create(spec, {}, c.types, isa);
   CHECK_OK(plan.status());
-  const Inputs inputs(c.columns, table);
+  LookupTables tables;
+  CHECK_OK(plan.value()->ResolveTables({table}, &tables));
+  CHECK_FAILS(plan.value()->ResolveTables({nullptr}, &tables), Code::kInvalid, "file 0 of the store is no table");
+  CHECK_OK(plan.value()->ResolveTables({table}, &tables));
+  const Inputs inputs(c.columns);
   Call call;
-  *status = plan.value()->Prepare(inputs, &call);
+  *status = plan.value()->Prepare(inputs, tables, &call);
   if (!status->ok()) return {};
   std::vector<char> output(static_cast<size_t>(call.outputs()[0].rows * columns) * DTypeSize(table->dtype()));
   call.SetOutput(0, output.data());
