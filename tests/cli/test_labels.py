@@ -40,7 +40,7 @@ def test_labels_and_request_ids(model: pathlib.Path, tmp_path: pathlib.Path, cap
 
 
 def test_inspect_names_features_not_parts(model: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """TF2 saves the SparseTensor ``f0`` as ``f0``, ``f0_1``, ``f0_2``; the lookup reads the part ``f0_1``."""
+    """TF2 saves the SparseTensor ``f0`` as ``f0``, ``f0_1``, ``f0_2``; the lookup over it goes by ``f0``."""
     assert main(["inspect", str(model), "--json"]) == 0
     (entry,) = json.loads(capfd.readouterr().out)["signatures"]["serving_default"]["lookups"]
-    assert (entry["feature"], entry["name"]) == ("f0", "f0_1")
+    assert (entry["feature"], entry["name"]) == ("f0", "f0")
