@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import pathlib
 import time
@@ -50,7 +51,8 @@ class FusedOp(_Traced):
         for file, table in zip(self._files, tables, strict=True):
             if not file.exists():
                 native.write_table(str(file), file.stem, table)
-        lookups, bind = [], {}
+        lookups: list[Any] = []
+        bind: dict[str, str] = {}
         for f in range(len(tables)):
             spec = LookupSpec(
                 name=f"f{f}",
@@ -174,15 +176,12 @@ def peers(tables: Sequence[np.ndarray], batches: Sequence[Batch]) -> dict[str, C
 
 
 def _fbgemm(torch: Any, tables: Sequence[np.ndarray], ids: Any, starts: Any) -> Callable[[int], float]:
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        SplitTableBatchedEmbeddingBagsCodegen,
-    )
-
-    place = (EmbeddingLocation.HOST, ComputeDevice.CPU)
-    layers = SplitTableBatchedEmbeddingBagsCodegen(
-        [(VOCABULARY, WIDTH, *place) for _ in tables], pooling_mode=PoolingMode.MEAN
+    package = "fbgemm_gpu.split_table_batched_embeddings_ops_"
+    common = importlib.import_module(package + "common")
+    training = importlib.import_module(package + "training")
+    place = (common.EmbeddingLocation.HOST, training.ComputeDevice.CPU)
+    layers = training.SplitTableBatchedEmbeddingBagsCodegen(
+        [(VOCABULARY, WIDTH, *place) for _ in tables], pooling_mode=common.PoolingMode.MEAN
     )
     for layer, table in zip(layers.split_embedding_weights(), tables, strict=True):
         layer.data.copy_(torch.from_numpy(table))
