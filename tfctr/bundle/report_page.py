@@ -53,9 +53,10 @@ def size_words(size: float) -> str:
 
 def combiner_words(lookup: Mapping[str, Any]) -> str:
     """How the rows of one feature become its output, in plain words."""
-    if lookup["combiner"] == "none":
+    combiner = lookup.get("combiner") or "none"  # defaults of a spec are not written
+    if combiner == "none":
         return "one row per id"
-    words = {"sum": "sum", "mean": "mean", "sqrtn": "sum / sqrt(n)"}[lookup["combiner"]]
+    words = {"sum": "sum", "mean": "mean", "sqrtn": "sum / sqrt(n)"}[combiner]
     return words + (" (weighted)" if lookup.get("weights") else "")
 
 

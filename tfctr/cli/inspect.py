@@ -99,7 +99,7 @@ def _print_lookups(console: rich.console.Console, lookups: list[Mapping[str, Any
     for entry in lookups:
         size = f"{entry['table_rows']} x {entry['table_width']}" if entry.get("table_rows") is not None else ""
         ids = ", ".join([entry["form"], *(step_words(step) for step in entry["steps"])]) if entry.get("form") else ""
-        result = combiner_words(entry) if entry.get("combiner") else ""
+        result = combiner_words(entry) if entry.get("form") else ""
         status = entry["status"] + (f": {entry['reason']}" if entry.get("reason") else "")
         feature = entry.get("feature", entry["name"])
         table.add_row(*(str(cell) for cell in (feature, entry["table_name"], size, ids, result, status)))
