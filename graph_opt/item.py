@@ -72,6 +72,23 @@ class FusedGroup:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitForm:
+    """The form of a signature that takes user inputs once per user.
+
+    signature: its name in ``GraphItem.signatures``; it has the inputs of the original and one more. row_to_user: name
+    of that input, int64 [B]: which user row each item row belongs to. user_inputs: names of the inputs with one row per
+    user; the others have B rows. user_features: the same as features. details: JSON-able, for the manifest (how far
+    each broadcast moved, FLOPs, the boundary with its two sides, features that stayed on the item side and why).
+    """
+
+    signature: str
+    row_to_user: str
+    user_inputs: tuple[str, ...]
+    user_features: tuple[str, ...]
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MutableState:
     """State that stays in the graph because the serving path writes it or can't be frozen, and why.
 
@@ -99,8 +116,8 @@ class GraphItem:
     store_name: the store's shared_name, unique per bundle. work_dir: folder for the files, None where they are not
     wanted.
     tables: TfctrTable node -> index in files. partitions: what is known of PartitionedVariables. groups: fused ops.
-    packed: signature -> its packed form. asset_paths: asset filename -> where the file lies, for assets that are store
-    files.
+    packed: signature -> its packed form. split: signature -> its form with user inputs once per user.
+    asset_paths: asset filename -> where the file lies, for assets that are store files.
     sample_keys: some keys of vocabularies that were only analysed.
     restore_op, restore_filename: node that restores the mutable state and its filename tensor, "" where there is none.
     mutable_state: variables and tables that stay, and why.
@@ -124,6 +141,7 @@ class GraphItem:
     partitions: list[PartitionGroup] = dataclasses.field(default_factory=list)
     groups: list[FusedGroup] = dataclasses.field(default_factory=list)
     packed: dict[str, str] = dataclasses.field(default_factory=dict)
+    split: dict[str, SplitForm] = dataclasses.field(default_factory=dict)
     sample_keys: dict[int, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     asset_paths: dict[str, Path] = dataclasses.field(default_factory=dict)
     restore_op: str = ""
@@ -151,6 +169,7 @@ class GraphItem:
             partitions=list(self.partitions),
             groups=list(self.groups),
             packed=dict(self.packed),
+            split=dict(self.split),
             sample_keys=dict(self.sample_keys),
             asset_paths=dict(self.asset_paths),
             mutable_state=list(self.mutable_state),

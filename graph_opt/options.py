@@ -29,6 +29,15 @@ class ConvertOptions:
     force: replace an existing output folder (see ``tfctr.bundle.writer``).
     verify_passes: check the graph between passes. dense_limit_bytes: dense variables above it become table files
     instead of constants. sample_rows: rows of generated inputs. seed: of generated inputs and probes.
+    user_features: shell patterns of the features (or inputs) that are the same for all candidates of a request; they
+    are computed once per user. user_features_from_samples: find them: those that do not vary over the rows of the
+    samples (of each request, where ``request_column`` names the column of the file that tells requests apart).
+    device_map: "sparse" and "dense" -> device string; empty: no device is set. force_placement: devices that the model
+    sets are replaced by it too.
+    table_dtype: how fused tables are stored: "fp32" (as they are), "fp16", "bf16" or "int8" (with a scale per row); the
+    others only where the accuracy gate passes. max_dp, max_bias, max_auc_delta: limits of the gate; None = the
+    defaults of ``graph_opt.gate``.
+    only_lookups: names of lookups or gathers that may be fused; None = all (``tfctr bisect`` narrows it).
     """
 
     signatures: tuple[str, ...] | None = None
@@ -47,3 +56,13 @@ class ConvertOptions:
     dense_limit_bytes: int = 16 << 20
     sample_rows: int = 32
     seed: int = 1
+    user_features: tuple[str, ...] = ()
+    user_features_from_samples: bool = False
+    request_column: str = ""
+    device_map: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    force_placement: bool = False
+    table_dtype: str = "fp32"
+    max_dp: float | None = None
+    max_bias: float | None = None
+    max_auc_delta: float | None = None
+    only_lookups: frozenset[str] | None = None

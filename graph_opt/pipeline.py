@@ -50,13 +50,16 @@ REFERENCE_PASSES = (
         order_reason="after the externalise passes, which tell constant reads from others. Ends the reference graph",
     ),
 )
-REWRITE_PASSES = (
+LOOKUP_PASSES = (
     Pass(
         name="fuse_lookups",
         run=fuse_lookups,
         does="embedding lookups become fused ops, each proven on surrogate tables",
         order_reason="after normalise: dead waits would keep the old lookups alive",
     ),
+)
+# The user's own passes run here: on fused lookups, before the graph gets other forms beside it.
+FORM_PASSES = (
     Pass(
         name="drop_unused_files",
         run=drop_unused_files,
@@ -70,7 +73,7 @@ REWRITE_PASSES = (
         order_reason="last: it duplicates what the passes before made",
     ),
 )
-DEFAULT_PASSES = REFERENCE_PASSES + REWRITE_PASSES
+DEFAULT_PASSES = REFERENCE_PASSES + LOOKUP_PASSES + FORM_PASSES
 
 # progress(stage, done, total): total 0 where it is not known.
 Progress = Callable[[str, int, int], None]
@@ -87,8 +90,8 @@ def check_names(options: ConvertOptions) -> None:
 
 
 def all_passes(options: ConvertOptions) -> tuple[Pass, ...]:
-    """Default passes with the user's own ones between fuse_lookups and drop_unused_files."""
-    return DEFAULT_PASSES[:-2] + tuple(options.extra_passes) + DEFAULT_PASSES[-2:]
+    """Default passes with the user's own ones after those that fuse lookups."""
+    return REFERENCE_PASSES + LOOKUP_PASSES + tuple(options.extra_passes) + FORM_PASSES
 
 
 def run_passes(
