@@ -11,6 +11,16 @@ from graph_opt.report import Pass
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleColumns:
+    """What a samples file holds beside the inputs. labels: float32 [B]. request_ids: [B], equal for the rows of one
+    request. None: the file has no such column.
+    """
+
+    labels: Any = None
+    request_ids: Any = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvertOptions:
     """What ``convert`` does; every field has the default of the command line.
 
@@ -19,9 +29,11 @@ class ConvertOptions:
     disable: names of passes to leave out (``tfctr passes`` lists them).
     extra_passes: passes of the user's own, run after the lookups are fused and before inputs are packed.
     samples_path: file of inputs (.npz or .jsonl) to compare outputs on, instead of generated ones.
-    label: column of that file that holds labels, so it is no input.
+    label: column of that file that holds labels, so it is no input. label_output: the output they belong to; None =
+    the only one with one number per row.
     report_path: where the HTML report goes, with a first timing; None: nowhere.
-    read_samples: reads that file for a signature's info (``tfctr.convert`` sets it).
+    read_samples: reads that file for a signature's info: arrays by input name, without the columns of labels and
+    request ids. read_sample_columns: those two, as :class:`SampleColumns`. ``tfctr.convert`` sets both.
     op_libraries: libraries with the model's own custom ops, loaded before anything else.
     strict: raise StrictRefusal, and write nothing, where a pass raises, breaks the graph or a lookup fails its proof.
     require_fused: shell patterns; StrictRefusal unless every lookup whose name matches was fused and each pattern
@@ -46,9 +58,11 @@ class ConvertOptions:
     extra_passes: tuple[Pass, ...] = ()
     samples_path: Path | str | None = None
     label: str = "label"
+    label_output: str | None = None
     report_path: Path | str | None = None
     op_libraries: tuple[Path | str, ...] = ()
     read_samples: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    read_sample_columns: Callable[[Mapping[str, Any]], SampleColumns] | None = None
     strict: bool = False
     require_fused: tuple[str, ...] = ()
     force: bool = False

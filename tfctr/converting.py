@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graph_opt import convert as _convert
-from graph_opt.options import ConvertOptions
+from graph_opt.options import ConvertOptions, SampleColumns
 from tfctr.bundle.report_page import render_report
-from tfctr.data import read_inputs
+from tfctr.data import InputFile, read_inputs
 from tfctr.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,13 +31,7 @@ def convert(
     ``samples_path`` may be .npz or .jsonl. ``report_path`` gets the HTML report, after the bundle is in place.
     """
     options = dataclasses.replace(options or ConvertOptions(), **fields)
-    if options.samples_path is not None and options.read_samples is None:
-        path, label = str(options.samples_path), options.label
-
-        def read(info: Mapping[str, Any]) -> Mapping[str, Any]:
-            return read_inputs(path, info, label).inputs
-
-        options = dataclasses.replace(options, read_samples=read)
+    options = with_samples(options)
     if options.report_path is not None:
         _check_report(Path(options.report_path), Path(in_path), Path(out_path))
     report = _convert(in_path, out_path, options, progress, note)
@@ -50,6 +44,28 @@ def convert(
                 f"the bundle {report.path} is complete"
             ) from error
     return report
+
+
+def with_samples(options: ConvertOptions) -> ConvertOptions:
+    """``options`` with readers of ``samples_path``; as they are where there is none, or one has readers already."""
+    if options.samples_path is None or options.read_samples is not None:
+        return options
+    path, label, request_column = str(options.samples_path), options.label, options.request_column
+    read: dict[str, InputFile] = {}  # by signature description: a file is read once
+
+    def file(info: Mapping[str, Any]) -> InputFile:
+        key = repr(
+            [(e["name"], e["dtype"], e["shape"]) for e in info["inputs"]] + [f["parts"] for f in info["features"]]
+        )
+        if key not in read:
+            read[key] = read_inputs(path, info, label, request_column)
+        return read[key]
+
+    def columns(info: Mapping[str, Any]) -> SampleColumns:
+        found = file(info)
+        return SampleColumns(labels=found.labels, request_ids=found.request_ids)
+
+    return dataclasses.replace(options, read_samples=lambda info: file(info).inputs, read_sample_columns=columns)
 
 
 def _check_report(report: Path, model: Path, out: Path) -> None:

@@ -121,3 +121,40 @@ def test_an_input_called_label_is_no_label(tmp_path: pathlib.Path) -> None:
     assert read.request_ids is not None
     assert read.request_ids.tolist() == ["x"]
     assert read_inputs(write(tmp_path, '{"label": 0.5}\n'), info).labels is None
+
+
+def test_the_request_column_is_no_input_unless_the_signature_has_it(tmp_path: pathlib.Path) -> None:
+    with_session = [line.replace('"label"', f'"session": {v}, "label"') for line, v in ((GOOD, 5), (SECOND, '"a"'))]
+    file = write(tmp_path, "".join(with_session))
+    read = read_inputs(file, INFO, request_column="session")
+    assert read.request_ids is not None and read.request_ids.tolist() == ["5", "a"]
+    assert "session" not in read.inputs
+    read = read_inputs(write(tmp_path, GOOD + SECOND), INFO, request_column="user")
+    assert read.request_ids is not None and read.request_ids.tolist() == ["7", "9"]
+    assert read.inputs["user"].tolist() == [[7], [9]]
+
+
+def test_the_request_column_of_an_archive(tmp_path: pathlib.Path) -> None:
+    file = str(tmp_path / "rows.npz")
+    arrays = {"user": np.array([[7], [9]]), "price": np.ones(2, np.float32)}
+    np.savez(file, session=np.array([3, 3]), request_id=np.array([1, 2]), label=np.array([0, 1]), **arrays)
+    read = read_inputs(file, INFO, request_column="session")
+    assert read.request_ids is not None and read.request_ids.tolist() == [3, 3]
+    assert sorted(read.inputs) == ["price", "user"]
+    read = read_inputs(file, INFO, request_column="user")
+    assert read.request_ids is not None and read.request_ids.tolist() == [7, 9]
+    assert "user" in read.inputs
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [("", "example 1 has no request column 's'"), ('"s": [1, 2], ', "example 1 has 2 values in the request col")],
+)
+def test_a_request_column_needs_one_value_per_row(tmp_path: pathlib.Path, cell: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_inputs(write(tmp_path, GOOD.replace('"user"', f'{cell}"user"')), INFO, request_column="s")
+    np.savez(tmp_path / "x.npz", t=np.ones((2, 2)))
+    with pytest.raises(InputError, match="no request column 's'; it has t"):
+        read_inputs(str(tmp_path / "x.npz"), INFO, request_column="s")
+    with pytest.raises(InputError, match="one value per row"):
+        read_inputs(str(tmp_path / "x.npz"), INFO, request_column="t")

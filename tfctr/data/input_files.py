@@ -2,7 +2,8 @@
 
 ``.npz`` holds one array per signature input name. ``.jsonl`` holds one example per line, a JSON object from feature
 name to a value, a list for a multi-valued feature, ``{"b64": "..."}`` for bytes. In both, the column ``label`` holds
-labels and ``request_id`` names requests; neither reaches the model unless the signature has an input of that name.
+labels and ``request_id`` (or the column the caller names) tells requests apart; neither reaches the model unless the
+signature has an input of that name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import binascii
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,34 +36,56 @@ class InputFile:
     request_ids: np.ndarray | None = None  # [B]
 
 
-def read_inputs(path: str, info: Mapping[str, Any], label: str = LABEL) -> InputFile:
+def read_inputs(path: str, info: Mapping[str, Any], label: str = LABEL, request_column: str = "") -> InputFile:
     """Reads ``path`` for the signature described by ``info`` (a manifest signature entry).
 
+    request_column: whose values are the request ids; "": ``request_id``, where the file has it. It may be an input of
+    the signature (a user id), which it then stays.
+
     Raises:
-      InputError: the file is missing, of another kind, does not parse (line named), or a column does not fit.
+      InputError: the file is missing, of another kind, does not parse (line named), lacks ``request_column``, or a
+        column does not fit.
     """
     file = pathlib.Path(path)
     if not file.is_file():
         raise InputError(f"{path}: no such input file")
     if file.suffix == ".npz":
-        return _read_npz(file, info, label)
+        return _read_npz(file, info, label, request_column)
     if file.suffix == ".jsonl":
-        return _read_jsonl(file, info, label)
+        return _read_jsonl(file, info, label, request_column)
     raise InputError(f"{path}: an input file is .npz (arrays by input name) or .jsonl (one example per line)")
 
 
-def _read_npz(file: pathlib.Path, info: Mapping[str, Any], label: str) -> InputFile:
+def _read_npz(file: pathlib.Path, info: Mapping[str, Any], label: str, request_column: str) -> InputFile:
     try:
         arrays = npz.read_npz(file)
     except npz.ERRORS as e:
         raise InputError(f"{file}: not a readable .npz file: {e}") from e
     names = {entry["name"] for entry in info["inputs"]}
     labels = arrays.pop(label) if label in arrays and label not in names else None
+    has = sorted(arrays)
     ids = arrays.pop(REQUEST_ID) if REQUEST_ID in arrays and REQUEST_ID not in names else None
+    if request_column and request_column != REQUEST_ID:
+        ids = arrays.get(request_column) if request_column in names else arrays.pop(request_column, None)
+    elif request_column in names:
+        ids = arrays.get(request_column)
+    if request_column and ids is None:
+        raise InputError(f"{file}: no request column {request_column!r}; it has {', '.join(has)}")
+    if request_column and ids is not None:
+        ids = _request_ids(file, request_column, ids)
     return InputFile(arrays, _labels(labels, file), ids)
 
 
-def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str) -> InputFile:
+def _request_ids(file: pathlib.Path, column: str, ids: np.ndarray) -> np.ndarray:
+    """``ids`` as a vector: one value per row."""
+    if ids.ndim == 0 or ids.size != len(ids):
+        raise InputError(
+            f"{file}: request column {column!r} has the shape {list(ids.shape)}; expected one value per row"
+        )
+    return ids.reshape(-1)
+
+
+def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str, request_column: str) -> InputFile:
     rows = [
         _parse_line(file, number, line) for number, line in enumerate(file.read_bytes().splitlines(), 1) if line.strip()
     ]
@@ -71,7 +94,7 @@ def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str) -> Inpu
     dtypes = {entry["name"]: entry["dtype"] for entry in info["inputs"]}
     shapes = {entry["name"]: entry["shape"] for entry in info["inputs"]}
     inputs: dict[str, np.ndarray] = {}
-    known = {LABEL, REQUEST_ID, label}
+    known = {LABEL, REQUEST_ID, label} | ({request_column} if request_column else set())
     for feature in info["features"]:
         name, parts = feature["name"], feature["parts"]
         known.add(name)
@@ -88,8 +111,27 @@ def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str) -> Inpu
         )
     inner = {feature["name"] for feature in info["features"]}  # an input of that name is an input
     labels = [row[label] for row in rows] if label not in inner and all(label in row for row in rows) else None
-    ids = [row[REQUEST_ID] for row in rows] if REQUEST_ID not in inner and all(REQUEST_ID in r for r in rows) else None
-    return InputFile(inputs, _labels(labels, file), None if ids is None else np.array(ids))
+    return InputFile(inputs, _labels(labels, file), _line_ids(file, rows, inner, request_column))
+
+
+def _line_ids(
+    file: pathlib.Path, rows: Sequence[Mapping[str, Any]], inner: Collection[str], request_column: str
+) -> np.ndarray | None:
+    """The request column of a .jsonl file; None where there is none and none was asked for."""
+    if not request_column:
+        found = REQUEST_ID not in inner and all(REQUEST_ID in row for row in rows)
+        return np.array([row[REQUEST_ID] for row in rows]) if found else None
+    ids = []
+    for number, row in enumerate(rows, 1):
+        cell = row.get(request_column)
+        cell = cell[0] if isinstance(cell, list) and len(cell) == 1 else cell
+        if cell is None or isinstance(cell, list):
+            has = "no" if cell is None else f"{len(cell)} values in the"
+            raise InputError(
+                f"{file}: example {number} has {has} request column {request_column!r}; expected one value"
+            )
+        ids.append(cell if isinstance(cell, str) else json.dumps(cell, sort_keys=True))
+    return np.array(ids)
 
 
 def _parse_line(file: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
