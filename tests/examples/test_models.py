@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tfctr
 from benchmarks.models import MAX_IDS, baseline_inputs, ids_and_offsets, save_baseline, zipf_ids
+from examples.models import REFERENCE_MODELS, USER_FEATURES, repeat_users, requests
 
 
 def test_baseline_serves_its_inputs(tmp_path: Path) -> None:
@@ -65,3 +67,68 @@ def test_deepfm_is_a_probability_and_sees_its_second_order_term() -> None:
         hidden = np.maximum(hidden, 0) if name == "hidden0" else hidden
     want = 1 / (1 + np.exp(-(first + pairs + hidden[:, 0])))
     assert np.asarray(model(request)["click"])[:, 0] == pytest.approx(want, rel=1e-4, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The five reference models, small, as SavedModels."""
+    folder = tmp_path_factory.mktemp("reference")
+    for name, make in REFERENCE_MODELS.items():
+        make(vocabulary=300, width=4, hidden=(16, 8)).save(str(folder / name))
+    return {name: folder / name for name in REFERENCE_MODELS}
+
+
+@pytest.mark.parametrize("name", REFERENCE_MODELS)
+def test_every_lookup_of_a_reference_model_is_fused(saved: dict[str, Path], name: str, tmp_path: Path) -> None:
+    report = tfctr.convert(saved[name], tmp_path / "bundle", strict=True)
+    info = report.manifest["signatures"]["serving_default"]
+    assert [e["reason"] for e in info["lookups"] if e["status"] != "fused"] == []
+    assert {f["name"] for f in info["features"]} == {f.name for f in REFERENCE_MODELS[name].features}
+    with tfctr.ServingSession(saved[name]) as stock, tfctr.ServingSession(tmp_path / "bundle") as bundle:
+        request = requests(name, 60, seed=5, vocabulary=300)
+        want, got = stock.predict(request), bundle.predict(request)
+    assert set(want) == ({"click", "conversion"} if name == "mmoe" else {"click"})
+    for output, value in want.items():
+        assert value.shape == (60, 1)
+        assert np.std(value) > 0.05, output
+        np.testing.assert_allclose(got[output], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", REFERENCE_MODELS)
+def test_seeds_make_the_weights(name: str) -> None:
+    def weights(seed: int) -> list[np.ndarray]:
+        return [v.numpy() for v in REFERENCE_MODELS[name](vocabulary=50, width=2, hidden=(4, 3), seed=seed).variables]
+
+    first, same, other = weights(1), weights(1), weights(2)
+    assert all(np.array_equal(a, b) for a, b in zip(first, same, strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("name", REFERENCE_MODELS)
+def test_requests_give_users_and_items_their_own_rows(name: str) -> None:
+    features = REFERENCE_MODELS[name].features
+    request = requests(name, 7, seed=2, users=3)
+    assert set(request) == set(REFERENCE_MODELS[name]().specs())
+    assert set(USER_FEATURES[name]) == {f.name for f in features if f.user}
+    for feature in features:
+        rows = 3 if feature.user else 7
+        if feature.kind == "tags":
+            assert request[f"{feature.name}_shape"][0] == rows
+            assert request[f"{feature.name}_indices"][-1, 0] == rows - 1
+        else:
+            assert len(request[feature.name]) == rows
+    row_to_user = np.array([2, 0, 0, 1, 2, 2, 0])
+    repeated = repeat_users(features, request, row_to_user)
+    for feature in features:
+        if not feature.user or feature.kind != "tags":
+            places = row_to_user if feature.user else np.arange(7)
+            np.testing.assert_array_equal(repeated[feature.name], request[feature.name][places])
+    if "user_tags" in USER_FEATURES[name]:
+
+        def tags(of: dict[str, np.ndarray]) -> list[list[int]]:
+            indices, values = of["user_tags_indices"], of["user_tags_values"]
+            return [values[indices[:, 0] == row].tolist() for row in range(of["user_tags_shape"][0])]
+
+        assert tags(repeated) == [tags(request)[user] for user in row_to_user]
+    again = requests(name, 7, seed=2, users=3)
+    assert all(np.array_equal(again[key], value) for key, value in request.items())
