@@ -17,6 +17,7 @@ from graph_opt.describe import boundary, describe, feature_names
 from graph_opt.finish import finish, write_state
 from graph_opt.item import GraphItem
 from graph_opt.lookup_spec import LookupSpec
+from graph_opt.option_checks import check_options
 from graph_opt.options import ConvertOptions
 from graph_opt.parity import OutputParity
 from graph_opt.passes.fuse_lookups import spec_details
@@ -70,6 +71,7 @@ def convert(
     OutputsDifferError (the converted graph gives other numbers), StrictRefusal (``strict``, ``require_fused``).
     """
     options = dataclasses.replace(options or ConvertOptions(), **fields)
+    check_options(options)
     library.load_op_libraries([str(p) for p in options.op_libraries])
     library.check_isa()  # every lookup would fail its proof
     pipeline.check_names(options)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich.progress
 
-from tfctr.cli import common
+from tfctr.cli import common, convert_options
 
 if TYPE_CHECKING:
     from graph_opt.options import ConvertOptions
@@ -22,6 +22,8 @@ against the original; what could not be proven stays as it was, and the report s
 
   tfctr convert model/ bundle/
   tfctr convert models/ranker bundle/ --signature serving_default --strict
+  tfctr convert model/ bundle/ --user-features 'user_*' --device-map sparse=/CPU:0,dense=/GPU:0
+  tfctr convert model/ bundle/ --table-dtype fp16 --samples clicks.npz --label click=score
 
 IN may be a folder of versions (models/ranker/1, models/ranker/2): the highest is taken."""
 
@@ -38,13 +40,6 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         metavar="S",
         help="optimise this signature (repeatable; default: all). The others survive as they are",
-    )
-    parser.add_argument(
-        "--disable",
-        action="append",
-        default=[],
-        metavar="PASS",
-        help="leave out one pass (repeatable; `tfctr passes` lists them)",
     )
     parser.add_argument(
         "--samples", metavar="FILE", help=".npz or .jsonl inputs for the final comparison (default: generated)"
@@ -68,23 +63,23 @@ def add_parser(subparsers: Any) -> None:
         "--json", action="store_true", help="print the report as JSON to stdout (progress stays on stderr)"
     )
     common.add_model_options(parser, signature=False)
+    convert_options.add_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     import tfctr
-    from graph_opt.options import ConvertOptions
 
-    options = ConvertOptions(
+    label, label_output = common.split_label(args.label)
+    options = convert_options.options_of(
+        args,
         signatures=tuple(args.signature) if args.signature else None,
-        tags=common.split_tags(args.tags),
-        disable=tuple(args.disable),
         strict=args.strict,
         require_fused=tuple(args.require_fused),
         force=args.force,
-        op_libraries=tuple(args.op_library),
         samples_path=args.samples,
-        label=common.split_label(args.label)[0],
+        label=label,
+        label_output=label_output,
         report_path=args.report or _default_report(args.output),
     )
     with _progress() as (progress, note):
