@@ -108,6 +108,7 @@ def _file_entry(index: int, file: StoreFile) -> dict[str, Any]:
 
 def _pass_entry(report: PassReport) -> dict[str, Any]:
     entry = report.to_json()
+    del entry["rewrites"]  # for `tfctr bisect`
     entry["details"] = {k: v for k, v in report.details.items() if k != "lookups"}  # those stand under signatures
     entry["reason"] = report.error or "; ".join(report.notes)
     return entry

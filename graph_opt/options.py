@@ -49,7 +49,8 @@ class ConvertOptions:
     table_dtype: how fused tables are stored: "fp32" (as they are), "fp16", "bf16" or "int8" (with a scale per row); the
     others only where the accuracy gate passes. max_dp, max_bias, max_auc_delta: limits of the gate; None = the
     defaults of ``graph_opt.gate``.
-    only_lookups: names of lookups or gathers that may be fused; None = all (``tfctr bisect`` narrows it).
+    only_lookups: names of lookups or gathers that may be fused; None = all. only_rewrites: the same for the rewrites
+    that a pass names in ``PassOutcome.rewrites``. ``tfctr bisect`` narrows both.
     """
 
     signatures: tuple[str, ...] | None = None
@@ -80,3 +81,8 @@ class ConvertOptions:
     max_bias: float | None = None
     max_auc_delta: float | None = None
     only_lookups: frozenset[str] | None = None
+    only_rewrites: frozenset[str] | None = None
+
+    def wants(self, rewrite: str) -> bool:
+        """Whether a pass may do the rewrite of this name (``only_rewrites``)."""
+        return self.only_rewrites is None or rewrite in self.only_rewrites

@@ -141,6 +141,7 @@ def run_pass(item: GraphItem, one: Pass, options: ConvertOptions) -> PassReport:
         refused=outcome.refused,
         notes=outcome.notes,
         details=outcome.details,
+        rewrites=outcome.rewrites,
         nodes_before=before,
         nodes_after=len(item.graph_def.node),
         elapsed_ms=_ms(start),

@@ -29,13 +29,15 @@ class Refused:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PassOutcome:
     """What a pass function returns. fired: number of rewrites. notes: lines for the report. details: JSON-able data
-    for the manifest.
+    for the manifest. rewrites: names of rewrites that can be done one without the other (a table, a feature): a pass
+    that has several does only those for which ``options.wants(name)``, so that ``tfctr bisect`` can tell them apart.
     """
 
     fired: int = 0
     refused: tuple[Refused, ...] = ()
     notes: tuple[str, ...] = ()
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rewrites: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,7 @@ class PassReport:
     elapsed_ms: float = 0.0
     error: str = ""
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rewrites: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

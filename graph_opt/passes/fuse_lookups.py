@@ -41,7 +41,9 @@ def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
 
     def find(avoid: Collection[str]) -> tuple[list[Candidate], list[Refusal]]:
         found, left = find_lookups(view, fetches, tables, inputs=names, facts=facts, avoid=avoid)
-        return [_with_row_output(c, facts) for c in found], left
+        chosen = [c for c in found if is_chosen(c, options.only_lookups)]
+        left += [_not_chosen(c, item) for c in found if not is_chosen(c, options.only_lookups)]
+        return [_with_row_output(c, facts) for c in chosen], left
 
     candidates, refusals = find(())
     proofs = _prove(item, candidates, find)
@@ -57,6 +59,21 @@ def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
         ),
         notes=_notes(groups, proofs),
         details={"lookups": [entry for entries in details for entry in entries]},
+        rewrites=tuple(candidate.gather for candidate, _ in proven),
+    )
+
+
+def is_chosen(candidate: Candidate, only: Collection[str] | None) -> bool:
+    """Whether ``ConvertOptions.only_lookups`` names this lookup: by its name (the feature's) or its gather node."""
+    return only is None or candidate.spec.name in only or candidate.gather in only
+
+
+def _not_chosen(candidate: Candidate, item: GraphItem) -> Refusal:
+    return Refusal(
+        gather=candidate.gather,
+        reason="not among the lookups to fuse (only_lookups)",
+        name=candidate.spec.name,
+        table=_table_name(candidate.spec.table, item),
     )
 
 

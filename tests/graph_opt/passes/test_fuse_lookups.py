@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from graph_opt.candidates import Candidate
 from graph_opt.lookup_spec import Step
+from graph_opt.options import ConvertOptions
 from graph_opt.passes.fuse_lookups import fuse_lookups, replace_lookups
 from graph_opt.recognise import find_lookups
 from graph_opt.recognise.facts import Facts
@@ -328,3 +329,16 @@ def test_casts_before_a_concat_become_one(tmp_path):
     counts = op_counts(after)
     assert counts["Cast"] == counts[FUSED] == 1
     assert "ConcatV2" not in counts
+
+
+@pytest.mark.parametrize("by", ["feature", "gather"])
+def test_only_the_chosen_lookups_are_fused(tmp_path, by):
+    names = ("a", "b", "c")
+    item = safe_sparse(tmp_path, names)
+    _, outcome = apply(fuse_lookups, item)
+    assert len(set(outcome.rewrites)) == 3
+    wanted = "b" if by == "feature" else outcome.rewrites[1]
+    options = ConvertOptions(only_lookups=frozenset([wanted]))
+    after = assert_rewrites(fuse_lookups, item, feeds=feeds_of(names), fired=1, options=options)
+    assert [s.name for group in after.groups for s, _ in group.lookups] == ["b"]
+    assert_refused(fuse_lookups, item, "only_lookups", options=ConvertOptions(only_lookups=frozenset()))
