@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from graph_opt import pipeline
 from graph_opt.assemble import bundle_manifest, saved_model_bytes
 from graph_opt.describe import boundary, describe, feature_names
@@ -71,6 +73,22 @@ def convert(
     OutputsDifferError (the converted graph gives other numbers), StrictRefusal (``strict``, ``require_fused``).
     """
     options = dataclasses.replace(options or ConvertOptions(), **fields)
+    quiet = (progress or (lambda *_: None), note or (lambda _: None))
+    return _prepared(in_path, out_path, options, *quiet).run()
+
+
+def convert_different(in_path: str | Path, out_path: str | Path, options: ConvertOptions) -> ConvertReport:
+    """Converts a model whose outputs will differ: the manifest's parity says so. For ``tfctr bisect``, which writes the
+    wrong model down.
+    """
+    conversion = _prepared(in_path, out_path, options, lambda *_: None, lambda _: None)
+    conversion.keep_different = True
+    return conversion.run()
+
+
+def _prepared(
+    in_path: str | Path, out_path: str | Path, options: ConvertOptions, progress: Progress, note: Note
+) -> _Conversion:
     check_options(options)
     library.load_op_libraries([str(p) for p in options.op_libraries])
     library.check_isa()  # every lookup would fail its proof
@@ -79,7 +97,7 @@ def convert(
     if source.is_bundle:
         raise UsageError(f"{source.path}: is a tfctr bundle already; convert the SavedModel that it was made from")
     check_target(Path(out_path), source.path, force=options.force)
-    return _Conversion(source, Path(out_path), options, progress or (lambda *_: None), note or (lambda _: None)).run()
+    return _Conversion(source, Path(out_path), options, progress, note)
 
 
 class _Conversion:
@@ -87,6 +105,7 @@ class _Conversion:
         self, source: SavedModelSource, out: Path, options: ConvertOptions, progress: Progress, tell: Note
     ) -> None:
         self.source, self.out, self.options, self.progress, self.tell = source, out, options, progress, tell
+        self.keep_different = False
         self.notes: list[str] = []
         self.timing: dict[str, Any] = {}
         if source.note:
@@ -104,7 +123,7 @@ class _Conversion:
         item.store_name = f"tfctr/{self.bundle_id}"
         self.progress("read the model", 1, 1)
         with BundleWriter(self.out, self.source.path, force=self.options.force, progress=self.note) as writer:
-            needed = _disk_needed(item, self.source)
+            needed = disk_needed(item, self.source)
             writer.require_space(needed)
             item.work_dir = writer.store_folder
             item.on_copied = self._copy_progress(needed)
@@ -184,9 +203,14 @@ class _Conversion:
             state.mkdir()
             write_state(item, str(self.source.checkpoint), str(state / "variables"))
         restore = str(state / "variables") if item.restore_op else None
-        found = compare_items(reference, item, described, self.options, restore, self.progress)
+        try:
+            found = compare_items(reference, item, described, self.options, restore, self.progress)
+        except tf.errors.OpError as error:
+            if not self.keep_different:
+                raise
+            found = [OutputParity(signature=item.optimise[0], output="", ok=False, reason=f"raises: {error.message}")]
         different = [p for p in found if not p.ok]
-        if different:
+        if different and not self.keep_different:
             first = different[0]
             raise OutputsDifferError(
                 f"signature {first.signature!r}, output {first.output!r}: the converted graph {first.reason}; "
@@ -284,7 +308,7 @@ def _op_count(item: GraphItem) -> int:
     return sum(view.node(n).op not in ("Const", "NoOp") for n in needed)
 
 
-def _disk_needed(item: GraphItem, source: SavedModelSource) -> int:
+def disk_needed(item: GraphItem, source: SavedModelSource) -> int:
     """Bytes of the bundle, from above: every variable that serving needs, parts of partitioned ones twice (merged),
     the assets.
     """

@@ -91,13 +91,15 @@ def _add_restore(item: GraphItem, view: GraphView, states: list[MutableState]) -
     for number, state in enumerate(states):
         values = [f"tfctr/restore/values:{port + k}" for k in range(len(state.keys))]
         port += len(values)
-        done.append("^" + view.add(_assign(view.node(state.node), values, number)).name)
+        assign = assign_node(view.node(state.node), values, f"tfctr/restore/assign_{number}")
+        done.append("^" + view.add(assign).name)
     item.restore_op = view.add(node_def_pb2.NodeDef(name="tfctr/restore/all", op="NoOp", input=done)).name
     item.restore_filename = canonical(filename.name)
 
 
-def _assign(target: node_def_pb2.NodeDef, values: list[str], number: int) -> node_def_pb2.NodeDef:
-    node = node_def_pb2.NodeDef(name=f"tfctr/restore/assign_{number}", input=[target.name, *values])
+def assign_node(target: node_def_pb2.NodeDef, values: list[str], name: str) -> node_def_pb2.NodeDef:
+    """The node that sets a variable to one value, or a table to keys and values (graph tensors)."""
+    node = node_def_pb2.NodeDef(name=name, input=[target.name, *values])
     if len(values) == 2:
         node.op = "LookupTableImportV2"
         node.attr["Tin"].type = target.attr["key_dtype"].type
