@@ -4,6 +4,9 @@
 #include <unordered_set>
 #include <utility>
 
+#include "tensorflow/cc/saved_model/loader.h"
+#include "tensorflow/cc/saved_model/reader.h"
+#include "tensorflow/core/framework/device_attributes.pb.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/threadpool.h"
 #include "tensorflow/core/public/session.h"
@@ -51,15 +54,23 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& opt
   session.config.set_inter_op_parallelism_threads(-1);
   session.config.set_allow_soft_placement(true);
   session.config.mutable_gpu_options()->set_allow_growth(true);  // several models share one device
+  session.config.MergeFrom(options.config);
   const std::unordered_set<std::string> tags(options.tags.begin(), options.tags.end());
-  absl::Status status =
-      tensorflow::LoadSavedModel(session, tensorflow::RunOptions(), options.path, tags, &model->bundle_);
+  tensorflow::MetaGraphDef graph;
+  absl::Status status = tensorflow::ReadMetaGraphDefFromSavedModel(options.path, tags, &graph);
+  if (status.ok()) status = RewriteDevices(options.devices, graph.mutable_graph_def());
+  if (status.ok()) status = tensorflow::LoadMetagraphIntoSession(session, graph, &model->session_);
+  // Restores the variables where there are any, and runs the init op.
+  if (status.ok()) status = tensorflow::RestoreSession(tensorflow::RunOptions(), graph, options.path, &model->session_);
+  std::vector<tensorflow::DeviceAttributes> devices;
+  if (status.ok()) status = model->session_->ListDevices(&devices);
   if (!status.ok()) return status;
-  for (const tensorflow::NodeDef& node : model->bundle_.meta_graph_def.graph_def().node()) {
+  for (const tensorflow::DeviceAttributes& device : devices) model->session_devices_.push_back(device.name());
+  model->device_uses_ = DevicesOf(graph.graph_def(), model->session_devices_);
+  for (const tensorflow::NodeDef& node : graph.graph_def().node()) {
     if (node.op() == "PlaceholderWithDefault") model->defaults_.insert(node.name() + ":0");
   }
-  model->signatures_.swap(*model->bundle_.meta_graph_def.mutable_signature_def());
-  model->bundle_.meta_graph_def = tensorflow::MetaGraphDef();
+  model->signatures_.swap(*graph.mutable_signature_def());
   return std::shared_ptr<const Model>(std::move(model));
 }
 

@@ -15,18 +15,22 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tensorflow/cc/saved_model/loader.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/threadpool_options.h"
 #include "tensorflow/core/protobuf/config.pb.h"
+#include "tensorflow/core/protobuf/meta_graph.pb.h"
+#include "tensorflow/core/public/session.h"
+#include "tfctr/core/runtime/devices.h"
 
 namespace tfctr {
 
 struct ModelOptions {
-  std::string path;               // folder with saved_model.pb
-  std::vector<std::string> tags;  // exactly the MetaGraph's
-  int intra_op_threads = 1;       // >= 1
+  std::string path;                // folder with saved_model.pb
+  std::vector<std::string> tags;   // exactly the MetaGraph's
+  int intra_op_threads = 1;        // >= 1
+  tensorflow::ConfigProto config;  // merged over ours
+  DeviceMap devices;               // where nodes of a device go instead
 };
 
 class Model {
@@ -34,20 +38,25 @@ class Model {
   // Reads the model, restores its variables and runs its init op.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const ModelOptions& options);
 
-  tensorflow::Session* session() const { return bundle_.session.get(); }
+  tensorflow::Session* session() const { return session_.get(); }
   const tensorflow::protobuf::Map<std::string, tensorflow::SignatureDef>& signatures() const { return signatures_; }
   // Whether a graph tensor ("x:0") has a value of its own when it is not fed (PlaceholderWithDefault).
   bool HasDefault(const std::string& tensor) const { return defaults_.count(tensor) > 0; }
   const tensorflow::thread::ThreadPoolOptions& pools() const { return pools_; }
+  // Full names of the session's devices, and what the graph asks for (after the rewriting).
+  const std::vector<std::string>& session_devices() const { return session_devices_; }
+  const std::vector<DeviceUse>& device_uses() const { return device_uses_; }
 
  private:
   Model() = default;
 
   std::unique_ptr<tensorflow::thread::ThreadPoolInterface> intra_op_;  // outlives the session
   tensorflow::thread::ThreadPoolOptions pools_;
-  tensorflow::SavedModelBundle bundle_;  // without its graph, which the session has
+  std::unique_ptr<tensorflow::Session> session_;
   tensorflow::protobuf::Map<std::string, tensorflow::SignatureDef> signatures_;
   std::unordered_set<std::string> defaults_;
+  std::vector<std::string> session_devices_;
+  std::vector<DeviceUse> device_uses_;
 };
 
 // One prepared set of feeds and fetches of a model.

@@ -1,8 +1,8 @@
 // From a Python request (dict of arrays, lists, sparse and ragged tensors) to the packed form (packed_layout.h).
 //
-// Two steps: look at every value (converting only what is not already right), then one allocation and one memcpy per
-// input. Runs under the GIL; needs no lock and keeps no state. Cost: about 0.1 us per array of the right dtype, plus
-// the bytes.
+// Three steps: look at every value (request_reader.h; converting only what is not already right), decide which form
+// runs (user_rows.h), then one allocation and one memcpy per input. Runs under the GIL; needs no lock and keeps no
+// state. Cost: about 0.1 us per array of the right dtype, plus the bytes.
 #ifndef TFCTR_CORE_RUNTIME_PACKER_H_
 #define TFCTR_CORE_RUNTIME_PACKER_H_
 
@@ -22,6 +22,8 @@ struct PackedRequest {
   tensorflow::Tensor shapes;   // int64 [m]
   tensorflow::Tensor strings;  // string [s]
   std::vector<int> absent;     // optional parts that were left out; empty in the packed form
+  bool split = false;          // for the split form of the plan
+  bool repeated = false;       // user rows were repeated for every candidate
 };
 
 // Packs `request` (str -> value). Throws BadRequest with a message that names the model, the input, what came and what

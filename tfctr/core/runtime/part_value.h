@@ -42,6 +42,14 @@ class BadRequest : public std::exception {
   std::string message_;
 };
 
+// Rows of a value to write, in this order, instead of all of it (the rows of a user, once for each candidate).
+struct TakenRows {
+  const int64_t* rows = nullptr;  // row numbers; nullptr: the whole value, as it is
+  int64_t count = 0;
+  int64_t row_elements = 0;
+  int64_t elements = 0;  // of the whole value
+};
+
 struct PartValue {
   enum class Source : uint8_t {
     kMissing,
@@ -55,6 +63,7 @@ struct PartValue {
   int64_t elements = 0;
   const char* data = nullptr;  // borrowed from the request, or from `owned`, `objects` or `keep`
   absl::InlinedVector<int64_t, 4> dims;
+  TakenRows taken;  // when set, `elements` and `dims` are those of the result
   std::vector<char> owned;
   std::vector<PyObject*> objects;  // owned references
   pybind11::object keep;

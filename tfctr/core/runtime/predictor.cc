@@ -40,8 +40,8 @@ std::string FirstLines(const absl::Status& status) {
   return text;
 }
 
-bool Contains(const std::vector<int>& numbers, size_t number) {
-  return std::find(numbers.begin(), numbers.end(), static_cast<int>(number)) != numbers.end();
+bool Contains(const std::vector<int>& numbers, int number) {
+  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
 }
 
 bool IsAboutInput(const absl::Status& status) {
@@ -52,32 +52,35 @@ bool IsAboutInput(const absl::Status& status) {
 
 Predictor::Predictor(std::shared_ptr<const Model> model, const py::dict& description)
     : model_(std::move(model)), plan_(description) {
-  for (const Output& output : plan_.outputs) output_names_.push_back(py::str(output.name));
+  for (const Output& output : plan_.plain.outputs) output_names_.push_back(py::str(output.name));
   for (Part& part : plan_.parts) {
-    part.optional = !plan_.packed && part.feature < 0 && model_->HasDefault(part.tensor);
+    part.optional = part.optional || (!plan_.plain.packed && part.feature < 0 && model_->HasDefault(part.tensor));
   }
-  program_ = MakeProgram({}, /*trace=*/false);
+  program_ = MakeProgram(/*split=*/false, {}, /*trace=*/false);
+  if (plan_.split.has_value()) split_program_ = MakeProgram(/*split=*/true, {}, /*trace=*/false);
 }
 
 Predictor::~Predictor() {
   // The last reference may end a TensorFlow session, which takes a while and needs no Python.
   const py::gil_scoped_release released;
   others_.clear();
+  split_program_.reset();
   program_.reset();
   model_.reset();
 }
 
-std::unique_ptr<Program> Predictor::MakeProgram(const std::vector<int>& absent, bool trace) const {
+std::unique_ptr<Program> Predictor::MakeProgram(bool split, const std::vector<int>& absent, bool trace) const {
+  const Form& form = FormOf(split);
   std::vector<std::string> feeds, fetches;
-  if (plan_.packed) {
-    feeds = {plan_.arena, plan_.shapes};
-    if (!plan_.strings.empty()) feeds.push_back(plan_.strings);
+  if (form.packed) {
+    feeds = {form.arena, form.shapes};
+    if (!form.strings.empty()) feeds.push_back(form.strings);
   } else {
-    for (size_t i = 0; i < plan_.parts.size(); ++i) {
-      if (!Contains(absent, i)) feeds.push_back(plan_.parts[i].tensor);
+    for (size_t i = 0; i < form.parts.size(); ++i) {
+      if (!Contains(absent, form.parts[i])) feeds.push_back(form.tensors[i]);
     }
   }
-  for (const Output& output : plan_.outputs) fetches.push_back(output.tensor);
+  for (const Output& output : form.outputs) fetches.push_back(output.tensor);
   absl::StatusOr<std::unique_ptr<Program>> program;
   {
     const py::gil_scoped_release released;
@@ -88,20 +91,20 @@ std::unique_ptr<Program> Predictor::MakeProgram(const std::vector<int>& absent, 
 }
 
 std::vector<tensorflow::Tensor> Predictor::Feeds(const PackedRequest& request) const {
-  if (plan_.packed) {
+  const Form& form = FormOf(request.split);
+  if (form.packed) {
     std::vector<tensorflow::Tensor> feeds = {request.arena, request.shapes};
-    if (!plan_.strings.empty()) feeds.push_back(request.strings);
+    if (!form.strings.empty()) feeds.push_back(request.strings);
     return feeds;
   }
   std::vector<PackedInput> inputs;
-  absl::Status status =
-      ParsePackedTensors(plan_.element_bytes, request.arena, request.shapes, request.strings, &inputs);
+  absl::Status status = ParsePackedTensors(form.element_bytes, request.arena, request.shapes, request.strings, &inputs);
   std::vector<tensorflow::Tensor> feeds;
   feeds.reserve(inputs.size());
   for (size_t i = 0; status.ok() && i < inputs.size(); ++i) {
-    if (Contains(request.absent, i)) continue;
+    if (Contains(request.absent, form.parts[i])) continue;
     feeds.emplace_back();
-    status = PackedSlice(inputs[i], plan_.layout[i], request.arena, request.strings, &feeds.back());
+    status = PackedSlice(inputs[i], form.layout[i], request.arena, request.strings, &feeds.back());
   }
   if (!status.ok()) RaiseError("InternalError", plan_.context + ": " + std::string(status.message()));
   return feeds;
@@ -115,8 +118,10 @@ void Predictor::FailRun(const absl::Status& status, const PackedRequest& request
   RaiseError("InputError", message);
 }
 
-py::dict Predictor::Run(const Program& program, const PackedRequest& request, tensorflow::RunMetadata* metadata) const {
+py::dict Predictor::Run(const Program& program, const PackedRequest& request, tensorflow::RunMetadata* metadata) {
   std::vector<tensorflow::Tensor> outputs;
+  ++(request.split ? split_runs_ : plain_runs_);
+  if (request.repeated) ++repeated_;
   {
     std::vector<tensorflow::Tensor> feeds = Feeds(request);
     absl::Status status;
@@ -129,34 +134,45 @@ py::dict Predictor::Run(const Program& program, const PackedRequest& request, te
   }
   py::dict result;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    result[output_names_[i]] = TensorToArray(std::move(outputs[i]), plan_.outputs[i].numpy);
+    result[output_names_[i]] = TensorToArray(std::move(outputs[i]), plan_.plain.outputs[i].numpy);
   }
   return result;
 }
 
-const Program& Predictor::ProgramFor(const std::vector<int>& absent, bool trace) {
-  if (absent.empty() && !trace) return *program_;
+const Program& Predictor::ProgramFor(const PackedRequest& request, bool trace) {
+  if (request.absent.empty() && !trace) return request.split ? *split_program_ : *program_;
   std::unique_lock<std::mutex> lock(others_mutex_, std::defer_lock);
   {
     const py::gil_scoped_release released;  // never wait for the mutex with the GIL held
     lock.lock();
   }
-  std::unique_ptr<Program>& program = others_[{trace, absent}];
-  if (program == nullptr) program = MakeProgram(absent, trace);
+  std::unique_ptr<Program>& program = others_[{request.split, trace, request.absent}];
+  if (program == nullptr) program = MakeProgram(request.split, request.absent, trace);
   return *program;
 }
 
 py::dict Predictor::Predict(const py::dict& request) { return RunPacked(PackRequest(request)); }
 
 py::dict Predictor::RunPacked(const PackedRequest& request) {
-  return Run(ProgramFor(request.absent, /*trace=*/false), request, nullptr);
+  if (request.split && !plan_.split.has_value()) {
+    RaiseError("InternalError", plan_.context + ": a request that was packed for another signature");
+  }
+  return Run(ProgramFor(request, /*trace=*/false), request, nullptr);
 }
 
 py::tuple Predictor::PredictTraced(const py::dict& request) {
   const PackedRequest packed = PackRequest(request);
   tensorflow::RunMetadata metadata;
-  py::dict outputs = Run(ProgramFor(packed.absent, /*trace=*/true), packed, &metadata);
+  py::dict outputs = Run(ProgramFor(packed, /*trace=*/true), packed, &metadata);
   return py::make_tuple(outputs, py::bytes(metadata.SerializeAsString()));
+}
+
+py::dict Predictor::Requests() const {
+  py::dict counts;
+  counts["plain"] = plain_runs_.load();
+  counts["split"] = split_runs_.load();
+  counts["repeated"] = repeated_.load();
+  return counts;
 }
 
 }  // namespace tfctr

@@ -1,15 +1,17 @@
 // One signature of a loaded model, from a Python dict to a Python dict: pack, run (GIL released), give the outputs as
-// arrays.
+// arrays. Where the plan has a split form, each request runs the form that suits its rows (user_rows.h).
 //
 // Thread-safety: Predict may be called from any number of threads; each call owns its request.
 #ifndef TFCTR_CORE_RUNTIME_PREDICTOR_H_
 #define TFCTR_CORE_RUNTIME_PREDICTOR_H_
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "pybind11/pybind11.h"
@@ -39,20 +41,26 @@ class Predictor {
   PackedRequest PackRequest(const pybind11::dict& request) const { return PackOrRaise(plan_, request); }
   pybind11::dict RunPacked(const PackedRequest& request);
 
+  // Requests that reached the graph so far: {"plain", "split", "repeated"}; "repeated" ones are among the others.
+  pybind11::dict Requests() const;
+
  private:
+  const Form& FormOf(bool split) const { return split ? *plan_.split : plan_.plain; }
   std::vector<tensorflow::Tensor> Feeds(const PackedRequest& request) const;
-  // The program for requests that leave out `absent`, with or without op times.
-  const Program& ProgramFor(const std::vector<int>& absent, bool trace);
-  std::unique_ptr<Program> MakeProgram(const std::vector<int>& absent, bool trace) const;
-  pybind11::dict Run(const Program& program, const PackedRequest& request, tensorflow::RunMetadata* metadata) const;
+  // The program for requests like this one (form, inputs left out), with or without op times.
+  const Program& ProgramFor(const PackedRequest& request, bool trace);
+  std::unique_ptr<Program> MakeProgram(bool split, const std::vector<int>& absent, bool trace) const;
+  pybind11::dict Run(const Program& program, const PackedRequest& request, tensorflow::RunMetadata* metadata);
   [[noreturn]] void FailRun(const absl::Status& status, const PackedRequest& request) const;
 
   std::shared_ptr<const Model> model_;
   SignaturePlan plan_;  // not changed after construction
   std::vector<pybind11::str> output_names_;
   std::unique_ptr<Program> program_;
-  std::mutex others_mutex_;  // taken without the GIL
-  std::map<std::pair<bool, std::vector<int>>, std::unique_ptr<Program>> others_;
+  std::unique_ptr<Program> split_program_;
+  std::mutex others_mutex_;                                                              // taken without the GIL
+  std::map<std::tuple<bool, bool, std::vector<int>>, std::unique_ptr<Program>> others_;  // by split, trace, absent
+  std::atomic<int64_t> plain_runs_{0}, split_runs_{0}, repeated_{0};
 };
 
 }  // namespace tfctr

@@ -1,5 +1,6 @@
 #include "tfctr/core/runtime/py_runtime.h"
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,11 +28,16 @@ struct ModelHandle {
   }
 };
 
-std::unique_ptr<ModelHandle> Load(const std::string& path, const std::vector<std::string>& tags, int intra_op_threads) {
+std::unique_ptr<ModelHandle> Load(const std::string& path, const std::vector<std::string>& tags, int intra_op_threads,
+                                  const py::bytes& config, const DeviceMap& devices) {
+  ModelOptions options{path, tags, intra_op_threads, {}, devices};
+  if (!options.config.ParseFromString(std::string(config))) {
+    throw py::value_error("config is no serialised ConfigProto");
+  }
   absl::StatusOr<std::shared_ptr<const Model>> model;
   {
     const py::gil_scoped_release released;
-    model = Model::Load({path, tags, intra_op_threads});
+    model = Model::Load(options);
   }
   if (!model.ok()) {
     const absl::Status& status = model.status();
@@ -53,6 +59,16 @@ py::dict Signatures(const ModelHandle& handle) {
   return result;
 }
 
+py::dict Devices(const ModelHandle& handle) {
+  py::list asked;
+  for (const DeviceUse& use : handle.model->device_uses())
+    asked.append(py::make_tuple(use.device, use.ops, use.present));
+  py::dict result;
+  result["session"] = handle.model->session_devices();
+  result["asked"] = asked;
+  return result;
+}
+
 py::object Copy(const tensorflow::Tensor& tensor, const py::object& dtype) {
   return TensorToArray(tensorflow::Tensor(tensor), dtype);
 }
@@ -65,7 +81,10 @@ void BindRuntime(py::module_& module) {
 
   py::class_<ModelHandle>(module, "Model", "A loaded SavedModel.")
       .def(py::init(&Load), py::arg("path"), py::arg("tags"), py::arg("intra_op_threads"),
-           "Loads the SavedModel in `path`, restores variables and runs the init op. Raises LoadFailed.")
+           py::arg("config") = py::bytes(), py::arg("devices") = DeviceMap(),
+           "Loads the SavedModel in `path`, restores variables and runs the init op. config: serialised ConfigProto, "
+           "merged over the defaults; devices: device string -> where its nodes go. Raises LoadFailed.")
+      .def("devices", &Devices, "{'session': [names], 'asked': [(device, {op: nodes}, present)]}.")
       .def("signatures", &Signatures, "Signature name -> serialised SignatureDef.");
 
   py::class_<PackedRequest>(module, "PackedRequest", "A request in packed form, owning its memory.")
@@ -77,7 +96,9 @@ void BindRuntime(py::module_& module) {
           "Copy of the shapes, int64 [m].")
       .def_property_readonly(
           "strings", [](const PackedRequest& self) { return Copy(self.strings, py::dtype("O")); },
-          "Copy of the strings, object [s] of bytes.");
+          "Copy of the strings, object [s] of bytes.")
+      .def_readonly("split", &PackedRequest::split, "Whether it is for the split form.")
+      .def_readonly("repeated", &PackedRequest::repeated, "Whether user rows were repeated for every candidate.");
 
   py::class_<SignaturePlan>(module, "Packer", "Packs the requests of one signature, without a model.")
       .def(py::init<const py::dict&>(), py::arg("description"))
@@ -93,6 +114,7 @@ void BindRuntime(py::module_& module) {
            "dict of inputs -> dict of outputs (np.ndarray). Raises tfctr.errors.InputError.")
       .def("predict_traced", &Predictor::PredictTraced, py::arg("request"),
            "As predict, with op times: (outputs, serialised RunMetadata).")
+      .def("requests", &Predictor::Requests, "Requests that reached the graph: {'plain', 'split', 'repeated'}.")
       .def("pack", &Predictor::PackRequest, py::arg("request"), "dict of inputs -> PackedRequest.")
       .def("run_packed", &Predictor::RunPacked, py::arg("request"), "PackedRequest -> dict of outputs.");
 }

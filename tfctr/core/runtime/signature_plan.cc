@@ -59,6 +59,7 @@ Part MakePart(const py::dict& from) {
     part.rank_known = true;
     part.dims = from["shape"].cast<std::vector<int64_t>>();
   }
+  if (from.contains("like") && !from["like"].is_none()) part.like = from["like"].cast<int>();
   return part;
 }
 
@@ -96,17 +97,91 @@ Feature MakeFeature(const py::dict& from, int number, std::vector<Part>* parts) 
   return feature;
 }
 
+std::vector<Output> MakeOutputs(const py::handle& items) {
+  std::vector<Output> outputs;
+  for (const py::handle item : items.cast<py::list>()) {
+    const py::dict from = item.cast<py::dict>();
+    outputs.push_back({from["name"].cast<std::string>(), from["tensor"].cast<std::string>(),
+                       py::reinterpret_borrow<py::object>(from["numpy"])});
+  }
+  return outputs;
+}
+
+// `from`: {"packed", "outputs"}; the parts are set already.
+Form MakeForm(const py::dict& from, std::vector<int> numbers, std::vector<std::string> tensors,
+              const std::vector<Part>& parts, const std::string& context) {
+  Form form;
+  form.parts = std::move(numbers);
+  form.tensors = std::move(tensors);
+  bool has_strings = false;
+  for (const int number : form.parts) {
+    const Part& part = parts.at(static_cast<size_t>(number));
+    form.element_bytes.push_back(part.element_bytes);
+    form.layout.push_back(part.dtype);
+    has_strings = has_strings || part.element_bytes == 0;
+  }
+  form.outputs = MakeOutputs(from["outputs"]);
+  if (from["packed"].is_none()) return form;
+  const py::dict packed = from["packed"].cast<py::dict>();
+  form.packed = true;
+  form.arena = packed["arena"].cast<std::string>();
+  form.shapes = packed["shapes"].cast<std::string>();
+  if (!packed["strings"].is_none()) form.strings = packed["strings"].cast<std::string>();
+  if (form.strings.empty() && has_strings) throw std::invalid_argument(context + ": the packed form has no strings");
+  return form;
+}
+
+// The parts of a feature, and what comes with its values, are of one side.
+void SpreadSides(const std::vector<Feature>& features, std::vector<Part>* parts) {
+  for (const Feature& feature : features) {
+    const Part& values = parts->at(static_cast<size_t>(feature.values));
+    const bool user = values.user, once = values.once;
+    for (const int number : feature.parts) {
+      parts->at(static_cast<size_t>(number)).user = user;
+      parts->at(static_cast<size_t>(number)).once = once;
+    }
+  }
+  for (Part& part : *parts) {
+    if (part.like < 0) continue;
+    part.user = parts->at(static_cast<size_t>(part.like)).user;
+    part.once = parts->at(static_cast<size_t>(part.like)).once;
+  }
+}
+
 }  // namespace
 
 SignaturePlan::SignaturePlan(const py::dict& description) : context(description["context"].cast<std::string>()) {
+  std::vector<int> numbers;
+  std::vector<std::string> tensors;
   for (const py::handle item : description["parts"].cast<py::list>()) {
+    numbers.push_back(static_cast<int>(parts.size()));
     parts.push_back(MakePart(item.cast<py::dict>()));
-    element_bytes.push_back(parts.back().element_bytes);
-    layout.push_back(parts.back().dtype);
-    has_strings = has_strings || parts.back().element_bytes == 0;
+    tensors.push_back(parts.back().tensor);
   }
   for (const py::handle item : description["features"].cast<py::list>()) {
     features.push_back(MakeFeature(item.cast<py::dict>(), static_cast<int>(features.size()), &parts));
+  }
+  plain = MakeForm(description, numbers, tensors, parts, context);
+  if (description.contains("users") && !description["users"].is_none()) {
+    const py::dict users = description["users"].cast<py::dict>();
+    for (const int number : users["parts"].cast<std::vector<int>>()) parts.at(static_cast<size_t>(number)).user = true;
+    row_to_user = static_cast<int>(parts.size());
+    Part part;
+    part.name = users["row_to_user"].cast<std::string>();
+    part.dtype = tensorflow::DT_INT64;
+    part.element_bytes = sizeof(int64_t);
+    part.numpy = py::dtype::of<int64_t>();
+    part.rank_known = true;
+    part.dims = {-1};
+    part.optional = true;
+    parts.push_back(std::move(part));
+    if (!users["split"].is_none()) {
+      const py::dict from = users["split"].cast<py::dict>();
+      for (const int number : from["once"].cast<std::vector<int>>()) parts.at(static_cast<size_t>(number)).once = true;
+      split = MakeForm(from, from["parts"].cast<std::vector<int>>(), from["tensors"].cast<std::vector<std::string>>(),
+                       parts, context);
+    }
+    SpreadSides(features, &parts);
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     entry_of_name[py::str(parts[i].name)] = py::int_(entries.size());
@@ -120,19 +195,6 @@ SignaturePlan::SignaturePlan(const py::dict& description) : context(description[
     }
     entry_of_name[name] = py::int_(entries.size());
     entries.push_back({features[i].name, -1, static_cast<int>(i)});
-  }
-  if (!description["packed"].is_none()) {
-    const py::dict from = description["packed"].cast<py::dict>();
-    packed = true;
-    arena = from["arena"].cast<std::string>();
-    shapes = from["shapes"].cast<std::string>();
-    if (!from["strings"].is_none()) strings = from["strings"].cast<std::string>();
-    if (strings.empty() && has_strings) throw std::invalid_argument(context + ": the packed form has no strings");
-  }
-  for (const py::handle item : description["outputs"].cast<py::list>()) {
-    const py::dict from = item.cast<py::dict>();
-    outputs.push_back({from["name"].cast<std::string>(), from["tensor"].cast<std::string>(),
-                       py::reinterpret_borrow<py::object>(from["numpy"])});
   }
 }
 

@@ -1,13 +1,16 @@
 // What one signature takes and gives, prepared once when a model is opened so that a request costs only its own bytes.
 //
 // Words: a *part* is one tensor that the graph is fed with (a signature input, or one component of a composite input).
-// A *feature* is a sparse or ragged input made of several parts. A request may name parts and features.
+// A *feature* is a sparse or ragged input made of several parts. A request may name parts and features. A *form* is one
+// way in which the graph takes a request: with all inputs at B rows (plain), or with user inputs once per user (split),
+// each packed or input by input.
 //
 // Thread-safety: immutable after construction; the Python objects in it are touched under the GIL only.
 #ifndef TFCTR_CORE_RUNTIME_SIGNATURE_PLAN_H_
 #define TFCTR_CORE_RUNTIME_SIGNATURE_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +29,10 @@ struct Part {
   bool rank_known = false;
   std::vector<int64_t> dims;  // -1: any; only when rank_known
   int feature = -1;           // the feature it belongs to
+  int like = -1;              // the part with whose values it comes, one for one (weights of ids)
   bool optional = false;      // may be left out: the graph has a default
+  bool user = false;          // may come with one row per user
+  bool once = false;          // the split form takes it with one row per user
 
   // "int64 [?, 3]".
   std::string Describe() const;
@@ -60,6 +66,17 @@ struct Entry {
   int feature = -1;
 };
 
+struct Form {
+  // The parts it takes, in the order of its layout; element_bytes and layout say the same of them.
+  std::vector<int> parts;
+  std::vector<uint32_t> element_bytes;
+  std::vector<tensorflow::DataType> layout;
+  std::vector<std::string> tensors;  // graph tensors of the parts; unused when packed
+  bool packed = false;               // the graph takes arena, shapes and (unless "") strings
+  std::string arena, shapes, strings;
+  std::vector<Output> outputs;
+};
+
 struct SignaturePlan {
   // Raises ValueError/KeyError for a malformed description (a bug of the caller, not of a request).
   explicit SignaturePlan(const pybind11::dict& description);
@@ -69,12 +86,9 @@ struct SignaturePlan {
   std::vector<Feature> features;
   std::vector<Entry> entries;
   pybind11::dict entry_of_name;  // str -> int
-  std::vector<uint32_t> element_bytes;
-  std::vector<tensorflow::DataType> layout;
-  bool packed = false;  // the graph takes arena, shapes and (has_strings) strings
-  bool has_strings = false;
-  std::string arena, shapes, strings;  // graph tensors of the packed form
-  std::vector<Output> outputs;
+  Form plain;
+  std::optional<Form> split;
+  int row_to_user = -1;  // part that says which user row each row belongs to; -1: no user features are declared
 };
 
 // NumPy's name of a type ("float32"), which is what requests are made of.
