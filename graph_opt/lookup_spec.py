@@ -40,6 +40,10 @@ DENOMINATORS = ("count", "max1", "eps", "positions", "no_nan")
 # missing from the output, holes are zeros (plain SparseSegment*).
 EMPTY_RULES = ("zeros", "nan", "natural", "short")
 
+# What a float32 table may be stored as to save bytes, instead of float32. Rows become float32 while they are gathered,
+# the arithmetic is that of a float32 table. int8 rows have a float32 scale in front (docs/bundle_format.md).
+STORAGES = ("float16", "bfloat16", "int8")
+
 # Steps that turn a raw value into a row number, applied in order to each value. ``prune_negative`` drops the value.
 #   cast:DTYPE            C++ integer conversion (int32, int64, uint32, uint64); a float source truncates toward zero
 #   mod:M                 floor modulo (result in [0, M))
@@ -92,7 +96,7 @@ class LookupSpec:
     table: int  # file index in the store
     table_rows: int
     table_width: int
-    table_dtype: str  # float32 | float16 | bfloat16 | float64
+    table_dtype: str  # float32 | float16 | bfloat16 | float64: of the values and of the arithmetic
     form: str
     ids: str
     rows: str | None = None
@@ -111,6 +115,7 @@ class LookupSpec:
     empty: str = "natural"
     sort_rows: bool = False
     ids_per_row: int | None = None
+    storage: str | None = None  # of STORAGES, float32 tables only; None = table_dtype
 
     def __post_init__(self) -> None:
         for value, legal, what in (
@@ -122,6 +127,8 @@ class LookupSpec:
         ):
             if value not in legal:
                 raise ValueError(f"lookup {self.name!r}: {what} {value!r} is not one of {', '.join(legal)}")
+        if self.storage is not None and (self.storage not in STORAGES or self.table_dtype != "float32"):
+            raise ValueError(f"lookup {self.name!r}: a {self.table_dtype} table can't be stored as {self.storage!r}")
         if self.combiner == "none" and self.form != "dense":
             raise ValueError(f"lookup {self.name!r}: form {self.form} needs a reducing combiner")
 
@@ -187,6 +194,7 @@ def spec_text(
             "table_rows": spec.table_rows,
             "table_width": spec.table_width,
             "table_dtype": spec.table_dtype,
+            "storage": spec.storage,
             "form": spec.form,
             "steps": "|".join(s.text() for s in spec.steps) or None,
             "mask_value": spec.mask_value,

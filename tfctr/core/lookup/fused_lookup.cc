@@ -58,7 +58,10 @@ Feature MakeFeature(const LookupSpec& spec, const OutputSpec& output, const Gath
   Feature f;
   f.spec = spec;
   const int64_t element = static_cast<int64_t>(DTypeSize(spec.table_dtype));
-  f.row_bytes = spec.table_width * element;
+  f.format = RowFormatOf(spec.table_dtype, spec.storage);
+  f.row_bytes = FileWidth(spec.table_width, spec.storage) *
+                static_cast<int64_t>(DTypeSize(FileDType(spec.table_dtype, spec.storage)));
+  f.value_bytes = spec.table_width * element;
   f.column_bytes = spec.column * static_cast<int64_t>(DTypeSize(output.dtype));
   // Cache lines of one block: while one is reduced, the next one is fetched; both fit in L1 beside the inputs.
   constexpr int64_t kBlockLines = 128;
@@ -103,7 +106,7 @@ Feature MakeFeature(const LookupSpec& spec, const OutputSpec& output, const Gath
   const bool fill_ok = !spec.fill_id || (*spec.fill_id >= 0 && *spec.fill_id < spec.table_rows);
   f.stream = f.fast && !spec.max_norm && fill_ok &&
              (spec.combiner == Combiner::kNone ||
-              (f.order == AddOrder::kSparseSegment && kernels.has_stream(spec.table_dtype, spec.table_width)));
+              (f.order == AddOrder::kSparseSegment && kernels.has_stream(f.format, spec.table_width)));
   return f;
 }
 
@@ -195,11 +198,13 @@ Status FusedLookup::ResolveTables(const std::vector<const TableFile*>& files, Lo
     if (table == nullptr) {
       return Status::Invalid(lookup + "file " + std::to_string(spec.table) + " of the store is no table");
     }
-    if (table->rows() != spec.table_rows || table->width() != spec.table_width || table->dtype() != spec.table_dtype) {
+    const DType dtype = FileDType(spec.table_dtype, spec.storage);
+    const int64_t width = FileWidth(spec.table_width, spec.storage);
+    if (table->rows() != spec.table_rows || table->width() != width || table->dtype() != dtype) {
       return Status::Invalid(lookup + "the table file holds " + std::to_string(table->rows()) + " rows of " +
                              std::to_string(table->width()) + " " + DTypeName(table->dtype()) + ", expected " +
-                             std::to_string(spec.table_rows) + " rows of " + std::to_string(spec.table_width) + " " +
-                             DTypeName(spec.table_dtype));
+                             std::to_string(spec.table_rows) + " rows of " + std::to_string(width) + " " +
+                             DTypeName(dtype));
     }
     tables->data.push_back(table->data());
     tables->names.push_back(table->name());

@@ -39,8 +39,10 @@ namespace tfctr {
 // What does not change from request to request.
 struct Feature {
   LookupSpec spec;
-  bool is_copy = false;         // numeric columns copied beside the lookups; spec.ids is the source
-  int64_t row_bytes = 0;        // of a table row (of a copied row)
+  bool is_copy = false;  // numeric columns copied beside the lookups; spec.ids is the source
+  RowFormat format = RowFormat::kInvalid;
+  int64_t row_bytes = 0;        // of a table row as it is stored (of a copied row)
+  int64_t value_bytes = 0;      // of a table row in the output
   int64_t block_values = 0;     // values that are resolved together
   int64_t column_bytes = 0;     // first byte of this feature in an output row
   size_t step_count = 0;        // steps left after those below were taken out

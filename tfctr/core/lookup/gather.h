@@ -10,8 +10,8 @@
 #include <cstdint>
 
 #include "tfctr/core/lookup/isa.h"
+#include "tfctr/core/lookup/row_format.h"
 #include "tfctr/core/lookup/row_prefetch.h"
-#include "tfctr/core/storage/dtype.h"
 
 namespace tfctr {
 
@@ -31,7 +31,7 @@ enum class Finish {
   kDivideNoNan,   // the same, 0 where the divisor is 0
 };
 
-// A: float for float32, float16 and bfloat16 tables, double for float64.
+// A: double for float64 tables, else float.
 struct ReduceTask {
   RowsAhead* ahead = nullptr;
   const uint8_t* const* list = nullptr;  // rows of the table, output row by output row
@@ -54,13 +54,15 @@ struct CopyTask {
   int64_t entries = 0;
   int64_t per_row = 1;       // list entries that lie side by side in one output row
   int64_t first_in_row = 0;  // place of the first entry in its output row
-  int64_t row_bytes = 0;     // of one table row
+  int64_t width = 0;         // elements of a table row
+  int64_t row_bytes = 0;     // of one table row in the output
   uint8_t* out = nullptr;    // output row of the first entry
   int64_t out_stride = 0;
 };
 
 // A feature whose ids are row numbers already: everything in one loop, from ids to output rows, SparseSegment order.
-// Negative ids are dropped (`prune`) or have `wrap` added. float32 tables, widths of 1, 2, 4 or 8 vectors only.
+// Negative ids are dropped (`prune`) or have `wrap` added. Widths of 1, 2, 4 or 8 vectors of floats only, whatever the
+// floats are stored as.
 struct StreamTask {
   const void* ids = nullptr;  // int64 or int32; of the values from `ids_first` on
   int64_t ids_first = 0;
@@ -78,7 +80,7 @@ struct StreamTask {
   int64_t value_end = 0;
   const uint8_t* table = nullptr;
   int64_t table_rows = 0;
-  int64_t row_bytes = 0;
+  int64_t row_bytes = 0;  // of a stored row
   int64_t wrap = 0;
   bool prune = false;
   int64_t fill_id = -1;  // of output rows without values; -1: none. Must be checked by the caller.
@@ -92,13 +94,15 @@ struct StreamTask {
 
 struct GatherKernels {
   // False: an id or a row is out of range or rows are not in order; what was written is worthless.
-  bool (*stream)(DType dtype, const StreamTask& task);
+  bool (*stream)(RowFormat format, const StreamTask& task);
   // Whether `stream` has a loop for this width.
-  bool (*has_stream)(DType dtype, int64_t width);
-  void (*reduce)(DType dtype, const ReduceTask& task);
-  void (*copy)(const CopyTask& task);
-  // Writes to `out` the rows scaled as tf.clip_by_norm does per row (in the table's dtype).
-  void (*clip)(DType dtype, const uint8_t* const* list, int64_t entries, int64_t width, double max_norm, uint8_t* out);
+  bool (*has_stream)(RowFormat format, int64_t width);
+  void (*reduce)(RowFormat format, const ReduceTask& task);
+  void (*copy)(RowFormat format, const CopyTask& task);
+  // Writes to `out` the rows scaled as tf.clip_by_norm does per row, in the table's dtype (not in what it is stored
+  // as).
+  void (*clip)(RowFormat format, const uint8_t* const* list, int64_t entries, int64_t width, double max_norm,
+               uint8_t* out);
 };
 
 const GatherKernels& KernelsFor(Isa isa);

@@ -13,6 +13,7 @@
 
 #include "tfctr/core/lookup/gather.h"
 #include "tfctr/core/lookup/half.h"
+#include "tfctr/core/lookup/row_format.h"
 
 // The includers that compile for AVX2 and up switch F16C on by pragma, which sets no macro in time.
 #if defined(__AVX2__)
@@ -31,84 +32,7 @@ constexpr int64_t kStockPacketBytes = 32;
 // Own function: an instantiation of std::min compiled for AVX must not be the one that the linker keeps for everybody.
 static inline int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
 
-template <typename T>
-struct Traits;
-template <>
-struct Traits<float> {
-  using A = float;
-  using V = FloatVector;
-};
-template <>
-struct Traits<Half> {
-  using A = float;
-  using V = FloatVector;
-};
-template <>
-struct Traits<BFloat16> {
-  using A = float;
-  using V = FloatVector;
-};
-template <>
-struct Traits<double> {
-  using A = double;
-  using V = DoubleVector;
-};
-
-// --- loads and stores: T in memory, V (a vector of A, or A itself) in registers ---------------------------------
-
-static inline void LoadOne(const float* p, float* v) { *v = *p; }
-static inline void LoadOne(const double* p, double* v) { *v = *p; }
-static inline void LoadOne(const Half* p, float* v) { *v = ToFloat(*p); }
-static inline void LoadOne(const BFloat16* p, float* v) { *v = ToFloat(*p); }
-static inline void StoreOne(float v, float* p) { *p = v; }
-static inline void StoreOne(double v, double* p) { *p = v; }
-static inline void StoreOne(float v, Half* p) { *p = ToHalf(v); }
-static inline void StoreOne(float v, BFloat16* p) { *p = ToBFloat16(v); }
-
-template <typename V, typename T>
-static inline V Load(const T* p) {
-  V v;
-  if constexpr (sizeof(V) == sizeof(typename Traits<T>::A)) {
-    LoadOne(p, &v);
-#if defined(__AVX2__)
-  } else if constexpr (std::is_same_v<T, Half> && sizeof(V) == 32) {
-    const __m256 wide = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    std::memcpy(&v, &wide, sizeof(v));
-#endif
-#if defined(__AVX512F__)
-  } else if constexpr (std::is_same_v<T, Half> && sizeof(V) == 64) {
-    const __m512 wide = _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-    std::memcpy(&v, &wide, sizeof(v));
-#endif
-  } else if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-    std::memcpy(&v, p, sizeof(v));
-  } else {
-    constexpr int kLanes = sizeof(V) / sizeof(float);
-    float lanes[kLanes];
-    for (int i = 0; i < kLanes; ++i) LoadOne(p + i, &lanes[i]);
-    std::memcpy(&v, lanes, sizeof(v));
-  }
-  return v;
-}
-
-template <typename V, typename T>
-static inline void Store(V v, T* p) {
-  if constexpr (sizeof(V) == sizeof(typename Traits<T>::A)) {
-    StoreOne(v, p);
-  } else if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-    std::memcpy(p, &v, sizeof(v));
-  } else {
-    constexpr int kLanes = sizeof(V) / sizeof(float);
-    float lanes[kLanes];
-    std::memcpy(lanes, &v, sizeof(v));
-    for (int i = 0; i < kLanes; ++i) StoreOne(lanes[i], p + i);
-  }
-}
-
-template <typename T>
-static inline const T* At(const uint8_t* row, int64_t column) {
-  return reinterpret_cast<const T*>(row) + column;
-}
+#include "tfctr/core/lookup/load_impl.h"
 
 // --- sums of one output row, columns [column, column + NV vectors) -----------------------------------------------
 
@@ -118,15 +42,15 @@ static inline void SumSegmentOrder(const uint8_t* const* rows, int64_t n, int64_
   int64_t first = n & 7;
   if (first == 0) first = 8;
   if (first == 1 && n > 1) first = 9;
-  for (int v = 0; v < NV; ++v) acc[v] = Load<V>(At<T>(rows[0], column + v * kLanes));
+  for (int v = 0; v < NV; ++v) acc[v] = LoadAt<T, V>(rows[0], column + v * kLanes);
   for (int64_t k = 1; k < first; ++k) {
-    for (int v = 0; v < NV; ++v) acc[v] += Load<V>(At<T>(rows[k], column + v * kLanes));
+    for (int v = 0; v < NV; ++v) acc[v] += LoadAt<T, V>(rows[k], column + v * kLanes);
   }
   for (int64_t at = first; at < n; at += 8) {
     V eight[NV];
-    for (int v = 0; v < NV; ++v) eight[v] = Load<V>(At<T>(rows[at], column + v * kLanes));
+    for (int v = 0; v < NV; ++v) eight[v] = LoadAt<T, V>(rows[at], column + v * kLanes);
     for (int64_t k = at + 1; k < at + 8; ++k) {
-      for (int v = 0; v < NV; ++v) eight[v] += Load<V>(At<T>(rows[k], column + v * kLanes));
+      for (int v = 0; v < NV; ++v) eight[v] += LoadAt<T, V>(rows[k], column + v * kLanes);
     }
     for (int v = 0; v < NV; ++v) acc[v] += eight[v];
   }
@@ -134,7 +58,7 @@ static inline void SumSegmentOrder(const uint8_t* const* rows, int64_t n, int64_
 
 template <typename T, typename V>
 static inline V LoadWeighted(const uint8_t* row, int64_t column, const typename Traits<T>::A* weight) {
-  const V v = Load<V>(At<T>(row, column));
+  const V v = LoadAt<T, V>(row, column);
   return weight == nullptr ? v : v * *weight;
 }
 
@@ -224,9 +148,9 @@ static inline V Apply(V sum, const RowFinish<A>& finish) {
   }
 }
 
-template <typename T>
-static void FillRow(T* out, int64_t width, bool nan) {
-  using A = typename Traits<T>::A;
+template <typename O>
+static void FillRow(O* out, int64_t width, bool nan) {
+  using A = typename Traits<O>::A;
   const A value = nan ? std::numeric_limits<A>::quiet_NaN() : A(0);
   for (int64_t c = 0; c < width; ++c) StoreOne(value, out + c);
 }
@@ -237,6 +161,7 @@ static void FillRow(T* out, int64_t width, bool nan) {
 template <typename T, int NV>
 static void ReduceExact(const ReduceTask& task) {
   using A = typename Traits<T>::A;
+  using O = typename Traits<T>::Out;
   using V = typename Traits<T>::V;
   constexpr int64_t kLanes = sizeof(V) / sizeof(A);
   static const Scales<A> scales;
@@ -245,14 +170,14 @@ static void ReduceExact(const ReduceTask& task) {
   for (int64_t row = 0; row < task.rows; ++row, out += task.out_stride) {
     const int64_t n = task.counts[row];
     if (n == 0) {
-      FillRow(reinterpret_cast<T*>(out), task.width, task.empty_is_nan);
+      FillRow(reinterpret_cast<O*>(out), task.width, task.empty_is_nan);
       continue;
     }
     if (task.ahead != nullptr) task.ahead->Fetch(n);
     V acc[NV];
     SumSegmentOrder<T, V, NV>(list, n, 0, acc);
     const RowFinish<A> finish = FinishOf(task, scales, row, n);
-    for (int v = 0; v < NV; ++v) Store(Apply(acc[v], finish), reinterpret_cast<T*>(out) + v * kLanes);
+    for (int v = 0; v < NV; ++v) Store(Apply(acc[v], finish), reinterpret_cast<O*>(out) + v * kLanes);
     list += n;
   }
 }
@@ -273,6 +198,7 @@ static inline void PacketColumns(const ReduceTask& task, int64_t row, int64_t* b
 template <typename T>
 static void ReduceGeneric(const ReduceTask& task) {
   using A = typename Traits<T>::A;
+  using O = typename Traits<T>::Out;
   using V = typename Traits<T>::V;
   constexpr int64_t kLanes = sizeof(V) / sizeof(A);
   static const Scales<A> scales;
@@ -280,7 +206,7 @@ static void ReduceGeneric(const ReduceTask& task) {
   const uint8_t* const* list = task.list;
   uint8_t* out_bytes = task.out;
   for (int64_t row = 0; row < task.rows; ++row, out_bytes += task.out_stride) {
-    T* out = reinterpret_cast<T*>(out_bytes);
+    O* out = reinterpret_cast<O*>(out_bytes);
     const int64_t n = task.counts[row];
     if (n == 0) {
       FillRow(out, task.width, task.empty_is_nan);
@@ -351,17 +277,23 @@ static void ReduceTyped(const ReduceTask& task) {
   ReduceGeneric<T>(task);
 }
 
-static void Reduce(DType dtype, const ReduceTask& task) {
-  switch (dtype) {
-    case DType::kFloat32:
+static void Reduce(RowFormat format, const ReduceTask& task) {
+  switch (format) {
+    case RowFormat::kFloat32:
       return ReduceTyped<float>(task);
-    case DType::kFloat16:
-      return ReduceTyped<Half>(task);
-    case DType::kBFloat16:
-      return ReduceTyped<BFloat16>(task);
-    case DType::kFloat64:
+    case RowFormat::kFloat64:
       return ReduceTyped<double>(task);
-    default:
+    case RowFormat::kFloat16:
+      return ReduceTyped<Half>(task);
+    case RowFormat::kBFloat16:
+      return ReduceTyped<BFloat16>(task);
+    case RowFormat::kFloat16ToFloat32:
+      return ReduceTyped<Widened<Half>>(task);
+    case RowFormat::kBFloat16ToFloat32:
+      return ReduceTyped<Widened<BFloat16>>(task);
+    case RowFormat::kInt8ToFloat32:
+      return ReduceTyped<ScaledInt8>(task);
+    case RowFormat::kInvalid:
       return;
   }
 }
@@ -384,7 +316,31 @@ static void CopyRows(const CopyTask& task) {
   }
 }
 
-static void Copy(const CopyTask& task) {
+template <typename T>
+static void CopyWidened(const CopyTask& task) {
+  uint8_t* out = task.out;
+  int64_t place = task.first_in_row;
+  for (int64_t i = 0; i < task.entries; ++i) {
+    if (task.ahead != nullptr) task.ahead->Fetch(1);
+    WidenRow<T, 0>(task.list[i], task.width, out + place * task.row_bytes);
+    if (++place == task.per_row) {
+      place = 0;
+      out += task.out_stride;
+    }
+  }
+}
+
+static void Copy(RowFormat format, const CopyTask& task) {
+  switch (format) {
+    case RowFormat::kFloat16ToFloat32:
+      return CopyWidened<Widened<Half>>(task);
+    case RowFormat::kBFloat16ToFloat32:
+      return CopyWidened<Widened<BFloat16>>(task);
+    case RowFormat::kInt8ToFloat32:
+      return CopyWidened<ScaledInt8>(task);
+    default:
+      break;
+  }
   switch (task.row_bytes) {
     case 4:
       return CopyRows<4>(task);
@@ -419,13 +375,13 @@ static inline typename Traits<T>::A Round(typename Traits<T>::A value) {
 // Sum of squares in the order of stock's Sum over the innermost axis: packets, four of them at a time where there are
 // enough, the lanes of the sum folded by halves, the rest one by one.
 template <typename T>
-static typename Traits<T>::A SquareSum(const T* row, int64_t width) {
+static typename Traits<T>::A SquareSum(const uint8_t* row, int64_t width) {
   using A = typename Traits<T>::A;
+  using O = typename Traits<T>::Out;
   constexpr int64_t kPacket = kStockPacketBytes / static_cast<int64_t>(sizeof(A));
   const auto square = [row](int64_t c) {
-    A v;
-    LoadOne(row + c, &v);
-    return Round<T>(v * v);
+    const A v = LoadAt<T, A>(row, c);
+    return Round<O>(v * v);
   };
   A sum[4][kPacket] = {};
   int64_t c = 0;
@@ -443,39 +399,44 @@ static typename Traits<T>::A SquareSum(const T* row, int64_t width) {
   for (int64_t half = kPacket / 2; half >= 1; half /= 2) {
     for (int64_t i = 0; i < half; ++i) sum[0][i] += sum[0][i + half];
   }
-  return Round<T>(sum[0][0] + rest);
+  return Round<O>(sum[0][0] + rest);
 }
 
 template <typename T>
 static void ClipTyped(const uint8_t* const* list, int64_t entries, int64_t width, double max_norm, uint8_t* out_bytes) {
   using A = typename Traits<T>::A;
-  const A limit = Round<T>(static_cast<A>((max_norm > 0.0 ? max_norm : 0.0)));
-  T* out = reinterpret_cast<T*>(out_bytes);
+  using O = typename Traits<T>::Out;
+  const A limit = Round<O>(static_cast<A>((max_norm > 0.0 ? max_norm : 0.0)));
+  O* out = reinterpret_cast<O*>(out_bytes);
   for (int64_t k = 0; k < entries; ++k, out += width) {
-    const T* row = At<T>(list[k], 0);
-    const A squares = SquareSum(row, width);
-    const A norm = squares > A(0) ? Round<T>(std::sqrt(squares)) : squares;
+    const uint8_t* row = list[k];
+    const A squares = SquareSum<T>(row, width);
+    const A norm = squares > A(0) ? Round<O>(std::sqrt(squares)) : squares;
     const A divisor = norm > limit || norm != norm ? norm : limit;
     for (int64_t c = 0; c < width; ++c) {
-      A v;
-      LoadOne(row + c, &v);
-      StoreOne(Round<T>(v * limit) / divisor, out + c);
+      StoreOne(Round<O>(LoadAt<T, A>(row, c) * limit) / divisor, out + c);
     }
   }
 }
 
-static void Clip(DType dtype, const uint8_t* const* list, int64_t entries, int64_t width, double max_norm,
+static void Clip(RowFormat format, const uint8_t* const* list, int64_t entries, int64_t width, double max_norm,
                  uint8_t* out) {
-  switch (dtype) {
-    case DType::kFloat32:
+  switch (format) {
+    case RowFormat::kFloat32:
       return ClipTyped<float>(list, entries, width, max_norm, out);
-    case DType::kFloat16:
-      return ClipTyped<Half>(list, entries, width, max_norm, out);
-    case DType::kBFloat16:
-      return ClipTyped<BFloat16>(list, entries, width, max_norm, out);
-    case DType::kFloat64:
+    case RowFormat::kFloat64:
       return ClipTyped<double>(list, entries, width, max_norm, out);
-    default:
+    case RowFormat::kFloat16:
+      return ClipTyped<Half>(list, entries, width, max_norm, out);
+    case RowFormat::kBFloat16:
+      return ClipTyped<BFloat16>(list, entries, width, max_norm, out);
+    case RowFormat::kFloat16ToFloat32:
+      return ClipTyped<Widened<Half>>(list, entries, width, max_norm, out);
+    case RowFormat::kBFloat16ToFloat32:
+      return ClipTyped<Widened<BFloat16>>(list, entries, width, max_norm, out);
+    case RowFormat::kInt8ToFloat32:
+      return ClipTyped<ScaledInt8>(list, entries, width, max_norm, out);
+    case RowFormat::kInvalid:
       return;
   }
 }

@@ -308,7 +308,7 @@ bool Runner::StreamBlock(int32_t index, const Part& part) {
   task.out_stride = plan_.output_row_bytes_[f.spec.output];
   task.finish = f.finish;
   task.empty_is_nan = b.empty_is_nan;
-  return plan_.kernels_->stream(f.spec.table_dtype, task);
+  return plan_.kernels_->stream(f.format, task);
 }
 
 bool Runner::FastBlock(int32_t index, const Part& part) {
@@ -434,11 +434,13 @@ void Runner::Reduce(ListedBlock* block, RowsAhead* ahead) {
   const BoundFeature& b = call_->features_[block->feature];
   const uint8_t** list = block->list.data();
   const size_t entries = block->list.size();
+  RowFormat format = f.format;
   if (f.spec.max_norm) {
-    s_.clipped.resize(entries * static_cast<size_t>(f.row_bytes));
-    plan_.kernels_->clip(f.spec.table_dtype, list, static_cast<int64_t>(entries), f.spec.table_width, *f.spec.max_norm,
+    s_.clipped.resize(entries * static_cast<size_t>(f.value_bytes));
+    plan_.kernels_->clip(format, list, static_cast<int64_t>(entries), f.spec.table_width, *f.spec.max_norm,
                          s_.clipped.data());
-    for (size_t k = 0; k < entries; ++k) list[k] = s_.clipped.data() + k * static_cast<size_t>(f.row_bytes);
+    for (size_t k = 0; k < entries; ++k) list[k] = s_.clipped.data() + k * static_cast<size_t>(f.value_bytes);
+    format = RowFormatOf(f.spec.table_dtype, DType::kInvalid);
   }
   const int64_t stride = plan_.output_row_bytes_[f.spec.output];
   uint8_t* out = call_->output_data_[f.spec.output] + block->row_begin * stride + f.column_bytes;
@@ -448,10 +450,11 @@ void Runner::Reduce(ListedBlock* block, RowsAhead* ahead) {
     task.list = list;
     task.entries = static_cast<int64_t>(entries);
     task.per_row = b.positions;
-    task.row_bytes = f.row_bytes;
+    task.width = f.spec.table_width;
+    task.row_bytes = f.value_bytes;
     task.out = out;
     task.out_stride = stride;
-    plan_.kernels_->copy(task);
+    plan_.kernels_->copy(format, task);
   } else {
     ReduceTask task;
     task.ahead = ahead;
@@ -467,7 +470,7 @@ void Runner::Reduce(ListedBlock* block, RowsAhead* ahead) {
     task.order = f.order;
     task.finish = f.finish;
     task.empty_is_nan = b.empty_is_nan;
-    plan_.kernels_->reduce(f.spec.table_dtype, task);
+    plan_.kernels_->reduce(format, task);
   }
   block->Clear();
 }

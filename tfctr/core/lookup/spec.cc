@@ -252,6 +252,10 @@ bool SetWord(const std::string& key, const std::string& value, LookupSpec* s, bo
     return s->table_dtype == DType::kFloat32 || s->table_dtype == DType::kFloat16 ||
            s->table_dtype == DType::kBFloat16 || s->table_dtype == DType::kFloat64;
   }
+  if (key == "storage") {
+    s->storage = DTypeFromName(value);
+    return s->storage == DType::kFloat16 || s->storage == DType::kBFloat16 || s->storage == DType::kInt8;
+  }
   if (key == "form") {
     return ParseEnum(
         value,

@@ -75,6 +75,7 @@ struct LookupSpec {
   int64_t table_rows = 0;
   int64_t table_width = 0;
   DType table_dtype = DType::kInvalid;
+  DType storage = DType::kInvalid;  // float16, bfloat16 or int8: what a float32 table is stored as; else kInvalid
   Form form = Form::kDense;
   Source ids;
   Source rows;

@@ -94,6 +94,10 @@ Status CheckLookup(const LookupSpec& spec) {
   if (spec.table < 0 || spec.table_width == 0 || spec.table_dtype == DType::kInvalid) {
     return fail("needs table, table_rows, table_width and table_dtype");
   }
+  if (spec.storage != DType::kInvalid && spec.table_dtype != DType::kFloat32) {
+    return fail(std::string("storage ") + DTypeName(spec.storage) + " is for float32 tables, not for " +
+                DTypeName(spec.table_dtype));
+  }
   if (!spec.ids.used()) return fail("needs ids");
   if (spec.output < 0) return fail("needs output and column");
   const bool rows_needed = spec.form != Form::kDense;

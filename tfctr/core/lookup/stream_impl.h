@@ -103,16 +103,17 @@ __attribute__((noinline)) static bool StreamLongRow(const StreamTask& task, int6
   ReduceTask finish_of;  // only its `finish` is read
   finish_of.finish = task.finish;
   const RowFinish<A> finish = FinishOf(finish_of, scales, 0, n);
-  for (int v = 0; v < NV; ++v) Store(Apply(acc[v], finish), reinterpret_cast<T*>(out) + v * kLanes);
+  for (int v = 0; v < NV; ++v)
+    Store(Apply(acc[v], finish), reinterpret_cast<typename Traits<T>::Out*>(out) + v * kLanes);
   return true;
 }
 
 template <typename T>
 __attribute__((noinline)) static void StreamEmptyRow(const StreamTask& task, uint8_t* out) {
   if (task.fill_id >= 0) {
-    std::memcpy(out, task.table + task.fill_id * task.row_bytes, static_cast<size_t>(task.row_bytes));
+    WidenRow<T, 0>(task.table + task.fill_id * task.row_bytes, task.width, out);
   } else {
-    FillRow(reinterpret_cast<T*>(out), task.width, task.empty_is_nan);
+    FillRow(reinterpret_cast<typename Traits<T>::Out*>(out), task.width, task.empty_is_nan);
   }
 }
 
@@ -122,7 +123,7 @@ __attribute__((noinline)) static bool StreamRows(const StreamTask& task) {
   using A = typename Traits<T>::A;
   using V = typename Traits<T>::V;
   constexpr int64_t kLanes = sizeof(V) / sizeof(A);
-  constexpr int64_t kBytes = NV * kLanes * static_cast<int64_t>(sizeof(T));
+  constexpr int64_t kBytes = StoredBytes<T>(NV * kLanes);
   static const Scales<A> scales;
   // Multiplying by 1 changes nothing, so that sums need no branch.
   const A* const scale = task.finish == Finish::kSegmentMean    ? scales.mean
@@ -152,7 +153,7 @@ __attribute__((noinline)) static bool StreamRows(const StreamTask& task) {
         if (static_cast<uint64_t>(id) >= table_rows) return false;
       }
       const uint8_t* from = table + id * kBytes;
-      for (int v = 0; v < NV; ++v) acc[v] += Load<V>(At<T>(from, v * kLanes));
+      for (int v = 0; v < NV; ++v) acc[v] += LoadAt<T, V>(from, v * kLanes);
       ++n;
     }
     if (!rows.Finished(at != end)) return false;
@@ -161,7 +162,8 @@ __attribute__((noinline)) static bool StreamRows(const StreamTask& task) {
     } else if (__builtin_expect(n > kInlineValues, 0)) {
       if (!StreamLongRow<T, NV, Id, kPrune>(task, begin - ids, at - ids, out)) return false;
     } else {
-      for (int v = 0; v < NV; ++v) Store(acc[v] * scale[n], reinterpret_cast<T*>(out) + v * kLanes);
+      for (int v = 0; v < NV; ++v)
+        Store(acc[v] * scale[n], reinterpret_cast<typename Traits<T>::Out*>(out) + v * kLanes);
     }
   }
   return at == end;
@@ -199,10 +201,12 @@ static bool StreamTyped(const StreamTask& task) {
   }
 }
 
-// kBytes 0: the size is task.row_bytes.
-template <typename Id, int64_t kBytes>
+// One stored row as the output wants it. kWidth 0: the width is task.width.
+template <typename T, typename Id, int64_t kWidth>
 static bool StreamCopy(const StreamTask& task) {
-  const int64_t bytes = kBytes > 0 ? kBytes : task.row_bytes;
+  const int64_t width = kWidth > 0 ? kWidth : task.width;
+  const int64_t bytes = StoredBytes<T>(width);
+  const int64_t out_bytes = width * static_cast<int64_t>(sizeof(typename Traits<T>::Out));
   const Id* const ids = IdsOf<Id>(task);
   const uint64_t table_rows = static_cast<uint64_t>(task.table_rows);
   const int64_t last = task.value_end - 1;
@@ -210,42 +214,80 @@ static bool StreamCopy(const StreamTask& task) {
   uint8_t* out = task.out + task.row_begin * task.out_stride;
   for (int64_t row = task.row_begin; row < task.row_end; ++row, out += task.out_stride) {
     uint8_t* to = out;
-    for (int64_t p = 0; p < task.positions; ++p, ++i, to += bytes) {
+    for (int64_t p = 0; p < task.positions; ++p, ++i, to += out_bytes) {
       const int64_t ahead = i + kStreamAhead < last ? i + kStreamAhead : last;
       PrefetchRow(RowAddress(task.table, ids[ahead], bytes), bytes);
       int64_t id = static_cast<int64_t>(ids[i]);
       if (id < 0) id = WrapNegative(id, task.wrap);
       if (static_cast<uint64_t>(id) >= table_rows) return false;
-      std::memcpy(to, task.table + id * bytes, static_cast<size_t>(bytes));
+      WidenRow<T, kWidth>(task.table + id * bytes, width, to);
     }
   }
   return true;
 }
 
-template <typename Id>
+template <typename T, typename Id>
 static bool StreamCopyAny(const StreamTask& task) {
-  switch (task.row_bytes) {
-    case 4:
-      return StreamCopy<Id, 4>(task);
+  switch (task.width) {
+    case 1:
+      return StreamCopy<T, Id, 1>(task);
+    case 8:
+      return StreamCopy<T, Id, 8>(task);
+    case 16:
+      return StreamCopy<T, Id, 16>(task);
     case 32:
-      return StreamCopy<Id, 32>(task);
-    case 64:
-      return StreamCopy<Id, 64>(task);
-    case 128:
-      return StreamCopy<Id, 128>(task);
+      return StreamCopy<T, Id, 32>(task);
     default:
-      return StreamCopy<Id, 0>(task);
+      return StreamCopy<T, Id, 0>(task);
   }
 }
 
-static bool Stream(DType dtype, const StreamTask& task) {
-  if (task.copy) return task.ids_wide ? StreamCopyAny<int64_t>(task) : StreamCopyAny<int32_t>(task);
-  return dtype == DType::kFloat32 && StreamTyped<float>(task);
+template <typename T>
+static bool StreamAny(const StreamTask& task) {
+  if (task.copy) return task.ids_wide ? StreamCopyAny<T, int64_t>(task) : StreamCopyAny<T, int32_t>(task);
+  return StreamTyped<T>(task);
 }
 
-static bool HasStream(DType dtype, int64_t width) {
+// Formats that are only copied, never reduced, by stream kernels.
+template <typename T>
+static bool StreamOnlyCopy(const StreamTask& task) {
+  if (!task.copy) return false;
+  return task.ids_wide ? StreamCopyAny<T, int64_t>(task) : StreamCopyAny<T, int32_t>(task);
+}
+
+static bool Stream(RowFormat format, const StreamTask& task) {
+  switch (format) {
+    case RowFormat::kFloat32:
+      return StreamAny<float>(task);
+    case RowFormat::kFloat16ToFloat32:
+      return StreamAny<Widened<Half>>(task);
+    case RowFormat::kBFloat16ToFloat32:
+      return StreamAny<Widened<BFloat16>>(task);
+    case RowFormat::kInt8ToFloat32:
+      return StreamAny<ScaledInt8>(task);
+    case RowFormat::kFloat64:
+      return StreamOnlyCopy<double>(task);
+    case RowFormat::kFloat16:
+      return StreamOnlyCopy<Half>(task);
+    case RowFormat::kBFloat16:
+      return StreamOnlyCopy<BFloat16>(task);
+    case RowFormat::kInvalid:
+      break;
+  }
+  return false;
+}
+
+static bool HasStream(RowFormat format, int64_t width) {
   constexpr int64_t kLanes = sizeof(FloatVector) / sizeof(float);
-  if (dtype != DType::kFloat32) return false;
+  switch (format) {
+    case RowFormat::kFloat32:
+    case RowFormat::kFloat16ToFloat32:
+    case RowFormat::kBFloat16ToFloat32:
+    case RowFormat::kInt8ToFloat32:
+      break;
+    default:
+      return false;
+  }
   const int64_t vectors = width / kLanes;
   return width % kLanes == 0 && (vectors == 1 || vectors == 2 || vectors == 4 || vectors == 8);
 }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tfctr/core/lookup/narrow_table.h"
 #include "tfctr/core/runtime/checkpoint_index.h"
 #include "tfctr/core/runtime/py_storage_support.h"
 #include "tfctr/core/runtime/table_parts.h"
@@ -107,6 +108,21 @@ py::dict Merge(const std::vector<py::object>& parts, const py::object& out_objec
   return FileInfo(out_path);
 }
 
+py::dict Narrow(const py::object& in_object, const std::string& storage, const py::object& out_object,
+                const py::object& progress) {
+  const std::string in_path = PathOf(in_object);
+  const std::string out_path = PathOf(out_object);
+  NarrowResult result;
+  RunCopy(progress, [&](const CopyProgress& report) {
+    Result<NarrowResult> narrowed = NarrowTable(in_path, DTypeFromName(storage), out_path, report);
+    if (narrowed.ok()) result = narrowed.value();
+    return narrowed.status();
+  });
+  py::dict info = FileInfo(out_path);
+  info["max_abs_error"] = result.max_abs_error;
+  return info;
+}
+
 py::object NumpyDType(const std::string& key, tensorflow::DataType dtype) {
   if (dtype == tensorflow::DT_BFLOAT16) {
     return py::module_::import("numpy").attr("dtype")(py::module_::import("ml_dtypes").attr("bfloat16"));
@@ -157,6 +173,10 @@ void BindCheckpoint(py::module_& module) {
   module.def(
       "merge_tables", &Merge, py::arg("parts"), py::arg("out_path"), py::arg("name"), py::arg("interleave"),
       "Merges table files by rows: one after the other, or interleaved (row r from part r % P); returns file_info.");
+  module.def("narrow_table", &Narrow, py::arg("in_path"), py::arg("storage"), py::arg("out_path"),
+             py::arg("progress") = py::none(),
+             "Writes a float32 table file again as float16, bfloat16 or int8 (uint8 [V, 4 + D]: a float32 scale, then "
+             "D int8); ValueError names the row that can't be stored so. Returns file_info with max_abs_error.");
   module.def("read_tensor", &ReadTensorArray, py::arg("prefix"), py::arg("key"),
              "Reads one tensor of a checkpoint into an array (strings: object array of bytes).");
 }

@@ -1,0 +1,120 @@
+#include "tfctr/core/lookup/narrow_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "tfctr/core/lookup/half.h"
+#include "tfctr/core/lookup/row_format.h"
+#include "tfctr/core/storage/file_io.h"
+#include "tfctr/core/storage/table_file.h"
+
+namespace tfctr {
+namespace {
+
+constexpr float kMaxInt8 = 127.0f;
+
+// Each Write* turns one row into its stored form and widens *error; "" or what stands against it.
+
+template <typename Narrow, Narrow (*kNarrow)(float)>
+std::string WriteHalves(const float* row, int64_t width, uint8_t* out, double* error) {
+  for (int64_t c = 0; c < width; ++c) {
+    const Narrow stored = kNarrow(row[c]);
+    std::memcpy(out + c * static_cast<int64_t>(sizeof(stored)), &stored, sizeof(stored));
+    if (!std::isfinite(row[c])) continue;
+    const float read = ToFloat(stored);
+    if (!std::isfinite(read)) return "holds " + std::to_string(row[c]) + ", which is too large";
+    *error = std::max(*error, std::fabs(static_cast<double>(read) - static_cast<double>(row[c])));
+  }
+  return "";
+}
+
+std::string WriteInt8(const float* row, int64_t width, uint8_t* out, double* error) {
+  float largest = 0.0f;
+  for (int64_t c = 0; c < width; ++c) {
+    if (!std::isfinite(row[c])) return std::isnan(row[c]) ? "holds NaN" : "holds an infinity";
+    largest = std::max(largest, std::fabs(row[c]));
+  }
+  float scale = largest / kMaxInt8;
+  if (scale < std::numeric_limits<float>::min()) scale = 0.0f;
+  std::memcpy(out, &scale, sizeof(scale));
+  for (int64_t c = 0; c < width; ++c) {
+    const float number = scale == 0.0f ? 0.0f : std::nearbyint(row[c] / scale);
+    const float kept = std::min(kMaxInt8, std::max(-kMaxInt8, number));
+    out[kScaleBytes + c] = static_cast<uint8_t>(static_cast<int8_t>(kept));
+    *error = std::max(*error, std::fabs(static_cast<double>(kept * scale) - static_cast<double>(row[c])));
+  }
+  return "";
+}
+
+using RowWriter = std::string (*)(const float* row, int64_t width, uint8_t* out, double* error);
+
+RowWriter WriterOf(DType storage) {
+  switch (storage) {
+    case DType::kFloat16:
+      return &WriteHalves<Half, &ToHalf>;
+    case DType::kBFloat16:
+      return &WriteHalves<BFloat16, &ToBFloat16>;
+    case DType::kInt8:
+      return &WriteInt8;
+    default:
+      return nullptr;
+  }
+}
+
+std::vector<int64_t> FileShape(const TableFile& table, DType storage) {
+  if (storage != DType::kInt8) return table.shape();
+  return {table.rows(), FileWidth(table.width(), storage)};
+}
+
+}  // namespace
+
+Result<NarrowResult> NarrowTable(const std::string& in_path, DType storage, const std::string& out_path,
+                                 const std::function<bool(uint64_t)>& progress) {
+  Result<std::shared_ptr<const TableFile>> opened = TableFile::Open(in_path);
+  if (!opened.ok()) return opened.status();
+  const TableFile& table = *opened.value();
+  const RowWriter write = WriterOf(storage);
+  const auto fail = [&](const std::string& what) { return Status::Invalid("table '" + table.name() + "': " + what); };
+  if (write == nullptr) return fail(std::string("can't be stored as ") + DTypeName(storage));
+  if (table.dtype() != DType::kFloat32 || table.shape().empty()) {
+    return fail(std::string("only float32 tables with rows are stored as ") + DTypeName(storage));
+  }
+  Result<UniqueFd> fd = OpenForRead(in_path);
+  if (!fd.ok()) return fd.status();
+  const DType dtype = FileDType(table.dtype(), storage);
+  Result<std::unique_ptr<TableWriter>> writer =
+      TableWriter::Create(out_path, table.name(), dtype, FileShape(table, storage));
+  if (!writer.ok()) return writer.status();
+  const int64_t width = table.width();
+  const uint64_t in_bytes = static_cast<uint64_t>(width) * sizeof(float);
+  const uint64_t out_bytes = static_cast<uint64_t>(FileWidth(width, storage)) * DTypeSize(dtype);
+  const int64_t step = static_cast<int64_t>(std::max<uint64_t>(1, kBlockBytes / std::max<uint64_t>(1, in_bytes)));
+  const uint64_t most = static_cast<uint64_t>(std::min(step, table.rows()));
+  std::vector<float> in(most * static_cast<uint64_t>(width));
+  std::vector<uint8_t> out(most * out_bytes);
+  NarrowResult result;
+  for (int64_t row = 0; row < table.rows(); row += step) {
+    const int64_t rows = std::min(step, table.rows() - row);
+    const uint64_t at = static_cast<uint64_t>(row) * in_bytes;
+    TFCTR_RETURN_IF_ERROR(ReadAt(fd.value(), in_path, at, in.data(), static_cast<uint64_t>(rows) * in_bytes));
+    for (int64_t k = 0; k < rows; ++k) {
+      const std::string wrong =
+          write(in.data() + k * width, width, out.data() + static_cast<uint64_t>(k) * out_bytes, &result.max_abs_error);
+      if (!wrong.empty()) {
+        return fail("row " + std::to_string(row + k) + " " + wrong + ", so it can't be stored as " +
+                    DTypeName(storage));
+      }
+    }
+    const uint64_t written = static_cast<uint64_t>(rows) * out_bytes;
+    TFCTR_RETURN_IF_ERROR(writer.value()->Append(out.data(), written));
+    if (progress && !progress(written)) return fail("stopped");
+  }
+  TFCTR_RETURN_IF_ERROR(writer.value()->Finish());
+  return result;
+}
+
+}  // namespace tfctr
