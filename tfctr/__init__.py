@@ -3,6 +3,7 @@
 `import tfctr` registers the ops a bundle needs, so that `tf.saved_model.load` takes it. The rest comes when first used:
 
   tfctr.convert(...)          SavedModel -> fused bundle
+  tfctr.bisect(...)           which pass makes a converted model differ
   tfctr.ServingSession(path)  runs a bundle or a SavedModel
   tfctr.passes                write and test your own rewrite rule
 """
@@ -15,13 +16,15 @@ from tfctr.version import __version__
 
 if TYPE_CHECKING:
     from tfctr import passes
+    from tfctr.bisecting import bisect
     from tfctr.converting import convert
     from tfctr.serving.session import ServingSession
 
-__all__ = ["ServingSession", "__version__", "convert", "passes"]
+__all__ = ["ServingSession", "__version__", "bisect", "convert", "passes"]
 
 # Name -> (module, attribute), imported on first use: so serving never imports graph_opt.
 _LAZY = {
+    "bisect": ("tfctr.bisecting", "bisect"),
     "convert": ("tfctr.converting", "convert"),
     "ServingSession": ("tfctr.serving.session", "ServingSession"),
     "passes": ("tfctr.passes", None),

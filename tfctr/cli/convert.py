@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         label_output=label_output,
         report_path=args.report or _default_report(args.output),
     )
-    with _progress() as (progress, note):
+    with progress_bar() as (progress, note):
         report = tfctr.convert(args.input, args.output, options=options, progress=progress, note=note)
     if args.json:
         common.print_json(report.as_dict())
@@ -96,7 +96,7 @@ def _default_report(output: str) -> str:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Any]:
+def progress_bar() -> Iterator[Any]:
     """A progress bar on stderr as ``progress(stage, done, total)``, and ``note(text)`` for a line above it."""
     columns = (
         rich.progress.TextColumn("{task.description:<28}"),

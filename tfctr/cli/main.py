@@ -20,14 +20,14 @@ from tfctr.core import library
 from tfctr.errors import TfctrError
 from tfctr.version import __version__
 
-COMMANDS = ("convert", "inspect", "verify", "predict", "bench", "passes", "doctor")
+COMMANDS = ("convert", "inspect", "verify", "predict", "bench", "bisect", "passes", "doctor")
 
 EXIT_CODES = """\
 exit codes:
   0  ok
   1  internal error (please report it; --debug shows where)
   2  usage error or bad input: a path, tag, signature, feature or file that does not fit
-  3  the outputs of two models differ (verify)
+  3  the outputs of two models differ (verify), or a difference was found (bisect)
   4  strict refusal: --strict or --require-fused asked for what did not hold; nothing was written
 """
 
