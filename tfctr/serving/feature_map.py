@@ -59,11 +59,15 @@ def describe(
     features: Iterable[Feature],
     packed: Mapping[str, str | None] | None,
     outputs: Iterable[Output],
+    users: Mapping[str, Any] | None = None,
+    like: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What ``_native.Predictor`` takes.
 
     context: starts every error message. packed: graph tensors of arena, shapes and strings (None without string
     inputs), or None where the inputs are fed one by one. outputs: those of the form that runs (packed or not).
+    users: which inputs may come once per user, and the form that takes them so (``user_inputs.describe``). like: input
+    -> the input whose values it goes with, one for one (weights of ids).
     """
     position = {one.name: k for k, one in enumerate(info.inputs)}
     return {
@@ -75,17 +79,29 @@ def describe(
                 "dtype": tf.as_dtype(one.dtype).as_datatype_enum,
                 "numpy": numpy_dtype(one.dtype),
                 "shape": None if one.shape is None else list(one.shape),
+                "like": position.get((like or {}).get(one.name, "")),
             }
             for one in info.inputs
         ],
         "features": [_feature(feature, position) for feature in features],
         "packed": None if packed is None else dict(packed),
-        "outputs": [
-            {"name": flat_name(output, role), "tensor": part.tensor, "numpy": numpy_dtype(part.dtype)}
-            for output in outputs
-            for role, part in output.parts.items()
-        ],
+        "outputs": describe_outputs(outputs),
+        "users": None if users is None else dict(users),
     }
+
+
+def describe_outputs(outputs: Iterable[Output]) -> list[dict[str, Any]]:
+    """The fetched tensors of ``outputs``, in order."""
+    return [
+        {"name": flat_name(output, role), "tensor": part.tensor, "numpy": numpy_dtype(part.dtype)}
+        for output in outputs
+        for role, part in output.parts.items()
+    ]
+
+
+def output_names(outputs: Iterable[Output]) -> list[tuple[str, str]]:
+    """(name, dtype) of each fetched tensor: what two forms of a signature must have in common."""
+    return [(flat_name(output, role), part.dtype) for output in outputs for role, part in output.parts.items()]
 
 
 def _feature(feature: Feature, position: Mapping[str, int]) -> dict[str, Any]:

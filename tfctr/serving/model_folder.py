@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tensorflow.core.protobuf import config_pb2
 
 from tfctr.bundle import naming
 from tfctr.core import library
@@ -36,17 +38,25 @@ def find_model(path: str | Path) -> Path:
     return highest
 
 
-def load_model(folder: Path, tags: Sequence[str], intra_op_threads: int) -> Any:
-    """A ``_native.Model``.
+def load_model(
+    folder: Path,
+    tags: Sequence[str],
+    intra_op_threads: int,
+    config: config_pb2.ConfigProto | None = None,
+    device_map: Mapping[str, str] | None = None,
+) -> Any:
+    """A ``_native.Model``. config: merged over the session's own. device_map: device -> where its nodes go instead.
 
     Raises:
-      UsageError: the tags are not there (lists what is), or the model needs an op that is not registered.
+      UsageError: the tags are not there (lists what is), the model needs an op that is not registered, or
+        ``device_map`` names something that is no device.
       CorruptFileError: its variables or files are missing or damaged.
       TfctrError: anything else that TensorFlow says.
     """
     native = library.native()
     try:
-        return native.Model(str(folder), list(tags), intra_op_threads)
+        serialised = b"" if config is None else config.SerializeToString()
+        return native.Model(str(folder), list(tags), intra_op_threads, serialised, dict(device_map or {}))
     except native.LoadFailed as failure:
         code, message = failure.args
     op = re.search(r"Op type not registered '([^']+)'", message)
@@ -54,6 +64,8 @@ def load_model(folder: Path, tags: Sequence[str], intra_op_threads: int) -> Any:
         raise UsageError(
             f"{folder}: the model uses the op {op[1]!r}, which is not registered; name its library (op_libraries)"
         )
+    if device_map and "is no device; expected" in message:
+        raise UsageError(f"device_map: {message}")
     known = _tag_sets(folder)
     if set(tags) not in [set(one) for one in known]:
         there = "; ".join(",".join(sorted(one)) for one in known)

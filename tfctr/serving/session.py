@@ -12,8 +12,10 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from tfctr.bundle import naming, reader
 from tfctr.core import library
-from tfctr.errors import CorruptFileError, InputError, UsageError
+from tfctr.errors import InputError, UsageError
 from tfctr.serving import feature_map
+from tfctr.serving import user_inputs as users
+from tfctr.serving.devices import device_report
 from tfctr.serving.model_folder import find_model, load_model
 from tfctr.serving.signature_info import Feature, Input, Output, SignatureInfo, read_signature
 
@@ -30,6 +32,9 @@ class ServingSession:
         with tfctr.ServingSession("bundle") as session:
             scores = session.predict({"user_id": ids, "tags": [[3, 5], [], [9]]})["score"]
 
+    Where user features are declared (by the bundle, or here), a request may give them once per user beside many
+    candidates; see :meth:`predict`.
+
     Args:
       path: a SavedModel or bundle folder, or a folder of versions (the highest is taken).
       signature: name of the signature to run.
@@ -38,9 +43,14 @@ class ServingSession:
       op_libraries: paths of libraries with custom ops that the model needs.
       features: which inputs are the parts of one sparse or ragged feature, as ``graph_opt.analyse`` finds them:
         {"name", "kind", "parts": {role: input name}}. For bundles the manifest says it.
+      user_features: names or shell patterns of features and inputs that are the same for all rows of a user, beside
+        those that the bundle declares. Their rows are repeated where the graph has no form that takes them once.
+      config: a ConfigProto, merged over the session's own (soft placement, inter-op -1, GPU memory that grows).
+      device_map: device that nodes ask for ("/GPU:0", "" for none) -> where they go in this session; see
+        ``tfctr.serving.executor_config``.
 
     Raises:
-      UsageError: no SavedModel at ``path``, unknown tags, signature, op or op library.
+      UsageError: no SavedModel at ``path``, unknown tags, signature, op, op library, device or user feature.
       CorruptFileError: files of the model are missing or damaged.
     """
 
@@ -53,6 +63,9 @@ class ServingSession:
         intra_op_threads: int = 1,
         op_libraries: Iterable[str | Path] = (),
         features: Iterable[Mapping[str, Any]] | None = None,
+        user_features: Iterable[str] = (),
+        config: config_pb2.ConfigProto | None = None,
+        device_map: Mapping[str, str] | None = None,
     ):
         if not 1 <= intra_op_threads <= _MAX_THREADS:
             raise UsageError(f"intra_op_threads is {intra_op_threads}, expected 1 to {_MAX_THREADS}")
@@ -62,38 +75,45 @@ class ServingSession:
         library.load_op_libraries(op_libraries)
         library.check_isa()
         manifest = reader.open_bundle(self._path).manifest if naming.is_bundle(self._path) else None
-        self._model = load_model(self._path, (tags,) if isinstance(tags, str) else tuple(tags), intra_op_threads)
+        chosen = (tags,) if isinstance(tags, str) else tuple(tags)
+        self._model = load_model(self._path, chosen, intra_op_threads, config, device_map)
         self._definitions = {
             name: meta_graph_pb2.SignatureDef.FromString(data) for name, data in self._model.signatures().items()
         }
         described = {} if manifest is None else manifest["signatures"]
-        self._hidden = {info["packed"] for info in described.values() if info.get("packed")} | set(_INTERNAL)
+        self._hidden = {*_INTERNAL, *(name for info in described.values() for name in _other_forms(info))}
         if signature not in self._definitions:
             there = ", ".join(self.signatures) or "none"
             raise UsageError(f"{self._path}: no signature {signature!r}; there is: {there}")
-        self._prepare(described.get(signature, {}), features)
+        wanted = (user_features,) if isinstance(user_features, str) else tuple(user_features)
+        self._prepare(described.get(signature, {}), features, wanted)
+        self._devices = device_report(str(self._path), self._model.devices())
 
-    def _prepare(self, described: Mapping[str, Any], features: Iterable[Mapping[str, Any]] | None) -> None:
+    def _prepare(
+        self, described: Mapping[str, Any], features: Iterable[Mapping[str, Any]] | None, wanted: tuple[str, ...]
+    ) -> None:
+        where = str(self._path)
         self._info: SignatureInfo = read_signature(self._definitions[self._signature])
         given = described.get("features", ()) if features is None else features
         self._features = feature_map.with_features(self._info, given)
+        self._users = users.user_inputs(where, self._info, self._features, described, wanted)
         packed_name = described.get("packed")
         packed, outputs = None, self._info.outputs
         if packed_name:
-            definition = self._definitions.get(packed_name)
-            if definition is None:
-                raise CorruptFileError(
-                    f"{self._path}: the manifest names the signature {packed_name!r}, which the model does not have"
-                )
-            outputs = read_signature(definition).outputs
-            packed = {
-                key: definition.inputs[key].name if key in definition.inputs else None
-                for key in ("arena", "shapes", "strings")
-            }
+            packed = users.packed_tensors(where, self._definitions, packed_name)
+            outputs = read_signature(self._definitions[packed_name]).outputs
         self._outputs = outputs
         self._dense_only = all(output.kind == "dense" for output in outputs)
-        context = f"model '{self._path}', signature '{self._signature}'"
-        plan = feature_map.describe(context, self._info, self._features, packed, outputs)
+        domains = {entry["name"]: entry.get("domain") or {} for entry in described.get("inputs", ())}
+        plan = feature_map.describe(
+            f"model '{where}', signature '{self._signature}'",
+            self._info,
+            self._features,
+            packed,
+            outputs,
+            users.describe(where, self._info, self._users, self._definitions) if self._users else None,
+            {name: domain["like"] for name, domain in domains.items() if domain.get("like")},
+        )
         self._predictor: Any = library.native().Predictor(self._model, plan)
         self._packed = packed is not None
 
@@ -105,6 +125,9 @@ class ServingSession:
             RaggedTensor (or their Value classes), or nested lists, one per row. A name that is both a feature and one
             of its parts means the feature for those, the part for a flat array. Integers are cast where they fit, any
             number where floats are expected.
+            Features that :attr:`user_features` lists may have one row for the one user of all B rows of the others; or
+            U rows, one per user, with the input :attr:`row_to_user` (int64 [B], values in [0, U)) to say which user
+            each row belongs to.
 
         Returns:
           Output name -> np.ndarray (object arrays of bytes for strings), tf.compat.v1.SparseTensorValue or
@@ -154,6 +177,39 @@ class ServingSession:
         """Whether requests reach the graph as one packed arena (bundles) rather than tensor by tensor."""
         return self._packed
 
+    @property
+    def user_features(self) -> tuple[str, ...]:
+        """Features and inputs that a request may give once per user."""
+        return self._users.features if self._users else ()
+
+    @property
+    def row_to_user(self) -> str | None:
+        """Name of the input that says which user row each row belongs to; None where no user features are declared."""
+        return self._users.row_to_user if self._users else None
+
+    def describe(self) -> dict[str, Any]:
+        """What was loaded and how requests have run so far.
+
+        ``path``, ``signature``, ``packed``; ``split``: the form that takes user inputs once {signature, packed,
+        user_features, item_side}, None where there is none; ``user_features``, ``row_to_user``; ``devices``: {asked
+        {device: nodes}, session, fell_back [{device, nodes, ops}]}; ``requests``: {plain, split, repeated}, those that
+        reached the graph. ``repeated`` ones are among the others: their user rows had to be repeated for every
+        candidate, which is slower.
+        """
+        counts = dict(self._open().requests())
+        split = self._users.split if self._users else None
+        keys = ("signature", "packed", "user_features", "item_side")
+        return {
+            "path": str(self._path),
+            "signature": self._signature,
+            "packed": self._packed,
+            "split": None if split is None else {key: split.get(key) for key in keys},
+            "user_features": list(self.user_features),
+            "row_to_user": self.row_to_user,
+            "devices": self._devices,
+            "requests": counts,
+        }
+
     def close(self) -> None:
         """Gives the model's memory back once calls in progress are done. Further calls of close do nothing."""
         self._predictor = None
@@ -172,6 +228,12 @@ class ServingSession:
         if predictor is None:
             raise UsageError(f"{self._path}: this ServingSession is closed")
         return predictor
+
+
+def _other_forms(info: Mapping[str, Any]) -> list[str]:
+    """Signatures that exist only as forms of another: what a manifest's entry names as packed and split."""
+    split = info.get("split") or {}
+    return [name for name in (info.get("packed"), split.get("signature"), split.get("packed")) if name]
 
 
 def _as_dict(inputs: Any) -> dict[str, Any]:
