@@ -89,12 +89,65 @@ struct Lanes {
   typedef float Float __attribute__((vector_size(kLanes * 4)));
 };
 
+// GCC makes one instruction of a widening __builtin_convertvector for few vector types only, hence the intrinsics.
+
+template <typename L>
+static inline typename L::Uint32 Widen(typename L::Uint16 narrow) {
+  typename L::Uint32 wide;
+#if defined(__AVX512F__)
+  if constexpr (sizeof(wide) == 64) {
+    __m256i bits;
+    std::memcpy(&bits, &narrow, sizeof(bits));
+    const __m512i result = _mm512_maskz_cvtepu16_epi32(0xffff, bits);
+    std::memcpy(&wide, &result, sizeof(wide));
+    return wide;
+  }
+#endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(wide) == 32) {
+    __m128i bits;
+    std::memcpy(&bits, &narrow, sizeof(bits));
+    const __m256i result = _mm256_cvtepu16_epi32(bits);
+    std::memcpy(&wide, &result, sizeof(wide));
+    return wide;
+  }
+#endif
+  wide = __builtin_convertvector(narrow, typename L::Uint32);
+  return wide;
+}
+
+template <typename L>
+static inline typename L::Int32 Widen(typename L::Int8 narrow) {
+  typename L::Int32 wide;
+#if defined(__AVX2__)
+  __m128i bits = _mm_setzero_si128();
+  std::memcpy(&bits, &narrow, sizeof(narrow));
+#if defined(__AVX512F__)
+  if constexpr (sizeof(wide) == 64) {
+    const __m512i result = _mm512_maskz_cvtepi8_epi32(0xffff, bits);
+    std::memcpy(&wide, &result, sizeof(wide));
+  }
+#endif
+  if constexpr (sizeof(wide) == 32) {
+    const __m256i result = _mm256_cvtepi8_epi32(bits);
+    std::memcpy(&wide, &result, sizeof(wide));
+  }
+  if constexpr (sizeof(wide) == 16) {
+    const __m128i result = _mm_cvtepi8_epi32(bits);
+    std::memcpy(&wide, &result, sizeof(wide));
+  }
+#else
+  wide = __builtin_convertvector(narrow, typename L::Int32);
+#endif
+  return wide;
+}
+
 template <typename V>
 static inline V LoadVector(const BFloat16* p) {
   using L = Lanes<sizeof(V) / sizeof(float)>;
   typename L::Uint16 bits;
   std::memcpy(&bits, p, sizeof(bits));
-  return reinterpret_cast<V>(__builtin_convertvector(bits, typename L::Uint32) << 16);
+  return reinterpret_cast<V>(Widen<L>(bits) << 16);
 }
 
 template <typename V>
@@ -102,7 +155,7 @@ static inline V LoadVector(const int8_t* p) {
   using L = Lanes<sizeof(V) / sizeof(float)>;
   typename L::Int8 numbers;
   std::memcpy(&numbers, p, sizeof(numbers));
-  return __builtin_convertvector(__builtin_convertvector(numbers, typename L::Int32), V);
+  return __builtin_convertvector(Widen<L>(numbers), V);
 }
 
 template <typename V>
