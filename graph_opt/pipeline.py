@@ -16,8 +16,11 @@ from graph_opt.passes.drop_unused_files import drop_unused_files
 from graph_opt.passes.externalise_tables import externalise_tables
 from graph_opt.passes.externalise_vocabularies import externalise_vocabularies
 from graph_opt.passes.fuse_lookups import fuse_lookups
+from graph_opt.passes.lookups_first import lookups_first
+from graph_opt.passes.merge_transfers import merge_transfers
 from graph_opt.passes.normalise import normalise
 from graph_opt.passes.pack_inputs import pack_inputs
+from graph_opt.passes.place_devices import place_devices
 from graph_opt.passes.prune_training import prune_training
 from graph_opt.report import Pass, PassReport
 from graph_opt.verify import verify
@@ -60,6 +63,24 @@ LOOKUP_PASSES = (
 )
 # The user's own passes run here: on fused lookups, before the graph gets other forms beside it.
 FORM_PASSES = (
+    Pass(
+        name="lookups_first",
+        run=lookups_first,
+        does="makes the dense tower wait for the embedding lookups, so that nothing of it starts before them",
+        order_reason="after the passes that make lookups and forms; before place_devices, which parts the same sides",
+    ),
+    Pass(
+        name="place_devices",
+        run=place_devices,
+        does="puts lookups, strings and inputs on one device and the dense tower on another (--device-map)",
+        order_reason="after lookups_first; before merge_transfers, which packs what crosses between the devices",
+    ),
+    Pass(
+        name="merge_transfers",
+        run=merge_transfers,
+        does="packs all that crosses between the devices into one tensor each way (--device-map)",
+        order_reason="after place_devices; before pack_inputs, which copies the packing with everything else",
+    ),
     Pass(
         name="drop_unused_files",
         run=drop_unused_files,

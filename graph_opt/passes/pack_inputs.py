@@ -88,6 +88,8 @@ class _Packer:
         self.feeds = item.feeds(name)
         self.layout = [output_dtypes(self.view.producer(t))[0] for t in self.feeds]
         self.groups = {g.node: g for g in item.groups}
+        # Inputs are where place_devices put them, and so is what takes them out of a request.
+        self.device = self.view.producer(self.feeds[0]).device
 
     def run(self) -> None:
         arena, shapes = self._placeholder("arena", types_pb2.DT_UINT8), self._placeholder("shapes", types_pb2.DT_INT64)
@@ -104,13 +106,14 @@ class _Packer:
         self._add_signature(has_strings, inner)
 
     def _placeholder(self, name: str, dtype: int) -> str:
-        node = node_def_pb2.NodeDef(name=self.prefix + name, op="Placeholder")
+        node = node_def_pb2.NodeDef(name=self.prefix + name, op="Placeholder", device=self.device)
         node.attr["dtype"].type = dtype
         node.attr["shape"].shape.dim.add().size = -1
         return self.view.add(node).name
 
     def _no_strings(self) -> str:
         node = constant_node(f"{self.prefix}no_strings", np.array([], dtype=object))
+        node.device = self.device
         return self.view.add(node).name
 
     def _inner(self) -> set[str]:
@@ -132,7 +135,9 @@ class _Packer:
     def _add_unpack(self, tensors: Sequence[str]) -> None:
         if not tensors:
             return
-        node = node_def_pb2.NodeDef(name=f"{self.prefix}unpack", op="TfctrUnpack", input=self.sources)
+        node = node_def_pb2.NodeDef(
+            name=f"{self.prefix}unpack", op="TfctrUnpack", input=self.sources, device=self.device
+        )
         numbers = [self.feeds.index(t) for t in tensors]
         node.attr["layout"].list.type.extend(self.layout)
         node.attr["emit"].list.i.extend(numbers)
@@ -195,6 +200,10 @@ class _Packer:
             group.copies,
         )
         made.attr["layout"].list.type.extend(self.layout)
+        made.device = node.device
+        for key in node.attr:
+            if key.startswith("_"):
+                made.attr[key].CopyFrom(node.attr[key])
         made.input.extend("^" + self.prefix + n for n in self.view.control_inputs(node) if n in inner)
         self.view.add(made)
 

@@ -1,0 +1,98 @@
+"""Control edges that make the dense tower wait for the embedding ops.
+
+TensorFlow starts whatever is ready, in no useful order: a bottom tower over dense inputs, or the part of the tower that
+needs one lookup only, may run before other lookups have begun. With the lookups first, the sparse part of a request is
+done as early as can be, and a tower on another device gets all it needs at once. A lookup that needs a result of the
+dense tower stays behind it.
+"""
+
+from __future__ import annotations
+
+from graph_opt.item import GraphItem
+from graph_opt.options import ConvertOptions
+from graph_opt.placement.control import regions
+from graph_opt.placement.sides import DENSE, Sides, find_sides, signature_sets
+from graph_opt.recognise.facts import Facts
+from graph_opt.report import PassOutcome, Refused
+from graph_opt.view import GraphView, node_of
+
+
+def lookups_first(item: GraphItem, options: ConvertOptions) -> PassOutcome:
+    """See the module docstring. ``details["lookups_first"]``: the lookups, the nodes that wait, two-stage lookups."""
+    del options
+    view = GraphView(item.graph_def)
+    sides = find_sides(item, Facts(view))
+    if not sides.lookups:
+        return _refuse("embedding layer", "the model has no embedding op that could go first")
+    if not sides.dense():
+        return _refuse("dense tower", "the model has no dense part that could wait")
+    refused = [
+        Refused(
+            what=f"lookup {name}",
+            reason=f"needs {dense}, a result of the dense tower: it stays behind it",
+            nodes=(name,),
+        )
+        for name, dense in sides.two_stage.items()
+    ]
+    first = _last_of(view, [name for name in sides.lookups if name not in sides.two_stage])
+    held, left = _hold(item, view, sides, first)
+    refused += left
+    if not held and not left:
+        refused.append(Refused(what="dense tower", reason="it waits for every lookup already"))
+    return PassOutcome(
+        fired=len(held),
+        refused=tuple(refused),
+        notes=(f"{len(held)} operations that start the dense tower wait for {len(first)} lookup ops",) if held else (),
+        details={
+            "lookups_first": {"lookups": list(first), "held": sorted(held), "two_stage": dict(sides.two_stage)}
+        },
+    )  # fmt: skip
+
+
+def _refuse(what: str, reason: str) -> PassOutcome:
+    return PassOutcome(refused=(Refused(what=what, reason=reason),))
+
+
+def _last_of(view: GraphView, lookups: list[str]) -> list[str]:
+    """The lookups that no other of them needs: who waits for these waits for all."""
+    needed: set[str] = set()
+    for name in lookups:
+        needed |= view.ancestors([name]) - {name}
+    return [name for name in lookups if name not in needed]
+
+
+def _hold(
+    item: GraphItem, view: GraphView, sides: Sides, first: list[str]
+) -> tuple[dict[str, list[str]], list[Refused]]:
+    """Adds the control edges: node -> lookups that it waits for now, and what could not be held."""
+    by_signature = signature_sets(item, view)
+    inside = {n for region in regions(view, list(view)) for n in region}
+    held: dict[str, list[str]] = {}
+    left: list[Refused] = []
+    for name in _starts(view, sides):
+        before = view.ancestors([name])
+        missing = [lookup for lookup in first if lookup not in before]
+        if missing and name in inside:
+            reason = "it is inside TF1 control flow, where waiting for something outside is not allowed"
+            left.append(Refused(what=f"node {name}", reason=reason, nodes=(name,)))
+            continue
+        waits = [lookup for lookup in missing if by_signature[name] <= by_signature[lookup]]
+        if len(waits) < len(missing):
+            other = next(lookup for lookup in missing if lookup not in waits)
+            users = ", ".join(sorted(by_signature[name] - by_signature[other]))
+            reason = f"it does not wait for {other}, which signature {users} does not need"
+            left.append(Refused(what=f"node {name}", reason=reason, nodes=(name, other)))
+        if waits:
+            view.set_inputs(name, [*view.node(name).input, *(f"^{lookup}" for lookup in waits)])
+            held[name] = waits
+    return held, left
+
+
+def _starts(view: GraphView, sides: Sides) -> list[str]:
+    """Dense nodes that read nothing dense: whatever else is dense comes after one of them."""
+    found = []
+    for name in sides.dense():
+        sources = {node_of(t) for t in view.inputs(name)}
+        if name in sides.depends and not any(sides.side.get(s) == DENSE and s in sides.depends for s in sources):
+            found.append(name)
+    return found

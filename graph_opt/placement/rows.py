@@ -1,0 +1,117 @@
+"""What is known of the rows of a crossing tensor: whether it lies along the rows of the batch, or of the users."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from graph_opt.item import GraphItem
+from graph_opt.placement.sides import forms
+from graph_opt.recognise.facts import Facts
+from graph_opt.rows import Kind, RowFacts, rows_of_signature
+from graph_opt.rows.dims import Dim
+from graph_opt.signature_info import composite_parts
+from graph_opt.view import canonical, node_of
+
+BATCH, USERS = "batch", "users"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """along: BATCH or USERS: what axis 0 counts; "": the tensor has no such rows, ``reason`` says why. columns: sizes
+    of the other axes. sizes: elements of a vector (or the value of a scalar) of sizes that follow from the rows, else
+    None; it has no ``along`` then, and ``of`` says whose rows.
+    """
+
+    along: str = ""
+    columns: tuple[int, ...] = ()
+    sizes: tuple[Dim, ...] | None = None
+    scalar: bool = False
+    of: str = ""
+    reason: str = ""
+
+
+class RowsOfForms:
+    """Answers for every form of a model; analyses a form once. ``facts`` is of ``item.graph_def`` before edits."""
+
+    def __init__(self, item: GraphItem, facts: Facts) -> None:
+        self._item, self._facts = item, facts
+        self._forms = set(forms(item))
+        self._split = {form.signature: (name, form) for name, form in item.split.items()}
+
+    def of(self, tensor: str, signatures: frozenset[str]) -> Rows:
+        """What all ``signatures`` agree on."""
+        asked = sorted(signatures & self._forms)
+        found = [self._in_form(canonical(tensor), name) for name in asked]
+        if not found:
+            return Rows(reason="no form of the model reads it")
+        if any(other != found[0] for other in found):
+            return Rows(reason=f"its rows are not the same in {' and '.join(asked)}")
+        return found[0]
+
+    def of_output(self, output: str, tensor: str, signature: str) -> Rows:
+        """Of an output: those of a split form have the rows of the output that they stand for."""
+        if signature in self._split:
+            plain = self._item.signatures[self._split[signature][0]].outputs
+            if output in plain and composite_parts(plain[output])[0] == "dense":
+                return self._in_form(canonical(plain[output].name), self._split[signature][0])
+        return self._in_form(canonical(tensor), signature)
+
+    @functools.cache  # noqa: B019 - lives as long as one run of a pass
+    def _rows(self, name: str) -> RowFacts:
+        return rows_of_signature(self._item, name, self._facts)
+
+    def _in_form(self, tensor: str, name: str) -> Rows:
+        if self._facts.dtype(tensor).size <= 0:
+            return Rows(reason=f"{self._facts.dtype(tensor).name} can't be packed")
+        whose, reason = self._whose(tensor, name)
+        if not whose:
+            return Rows(reason=reason)
+        kind = self._rows(name).kind(tensor)
+        if kind.name == "count":
+            return _sizes(kind, whose)
+        if not kind.has_rows:
+            return Rows(reason=_why(kind))
+        shape = self._facts.shape(tensor)
+        columns = [d.coef if d.known else None for d in (kind.dims or ())[1:]]
+        if shape is not None and len(shape) == len(columns) + 1:
+            columns = [c if c is not None else s for c, s in zip(columns, shape[1:], strict=True)]
+        if None in columns or 0 in columns:
+            return Rows(reason="the sizes of its inner axes are not known" if None in columns else "it is empty")
+        return Rows(along=whose, columns=tuple(c for c in columns if c is not None))
+
+    def _whose(self, tensor: str, name: str) -> tuple[str, str]:
+        """Whose rows a tensor of this form has, by the inputs that it is computed from."""
+        if name not in self._split:
+            return BATCH, ""
+        form = self._split[name][1]
+        inputs = self._item.signatures[name].inputs
+        above = self._facts.view.ancestors([tensor])
+        reached = {key for key, info in inputs.items() if composite_nodes(info) & above}
+        if form.row_to_user in reached or not reached & set(form.user_inputs):
+            return BATCH, ""
+        if reached - set(form.user_inputs):
+            return "", "it reads inputs of users and of items"
+        return USERS, ""
+
+
+def composite_nodes(info) -> set[str]:  # type: ignore[no-untyped-def]
+    """Nodes behind a signature's input."""
+    _, parts = composite_parts(info)
+    return {node_of(p["tensor"]) for p in parts.values()} or {node_of(info.name)}
+
+
+def _sizes(kind: Kind, whose: str) -> Rows:
+    value, rank = kind.value, kind.rank
+    if value is None or rank is None or rank > 1 or any(d is None or d.symbols or d.rows > 1 for d in value):
+        return Rows(reason="it is a size that does not follow from the number of rows")
+    return Rows(sizes=tuple(d for d in value if d is not None), scalar=rank == 0, of=whose)
+
+
+def _why(kind: Kind) -> str:
+    if kind.reason:
+        where = f"{kind.op} {kind.node}: " if kind.op else ""
+        return f"its rows are not known to be the batch's ({where}{kind.reason})"
+    if kind.name == "shared":
+        return "it is the same for every batch, whatever its rows"
+    return "it has not one entry per row of the batch"
