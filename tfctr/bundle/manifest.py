@@ -22,6 +22,10 @@ FORMAT = 1
 _PARTS = {"sparse": {"values", "indices", "dense_shape"}, "ragged": {"values", "row_splits"}}
 _FILE_FIELDS: dict[str, type] = {"file": str, "bytes": int}
 _STORE_FIELDS: dict[str, type] = {"kind": str, "name": str, "dtype": str, "shape": list, "fingerprint": str}
+_USER_FIELDS: dict[str, dict[str, type]] = {
+    "user": {"features": list, "inputs": list},
+    "split": {"signature": str, "row_to_user": str, "user_inputs": list, "user_features": list},
+}
 _FIELDS = {"format": int, "tfctr": str, "bundle_id": str, "model": dict, "store": dict, "signatures": dict}
 
 
@@ -92,6 +96,16 @@ def _wrong_signature(info: Any) -> str:
         missing = _PARTS.get(feature["kind"], {"values"}) - set(feature["parts"])
         if missing:
             return f"feature {feature['name']!r} lacks the part {min(missing)!r}"
+    return _wrong_users(info)
+
+
+def _wrong_users(info: dict[str, Any]) -> str:
+    """``user`` and ``split``: missing or null where no user features were declared."""
+    for key, fields in _USER_FIELDS.items():
+        if info.get(key) is not None:
+            wrong = _wrong_fields(info[key], fields)
+            if wrong:
+                return f"{key}: {wrong}"
     return ""
 
 

@@ -1,0 +1,193 @@
+"""One user row beside many candidates: which form runs, that all routes agree, what is refused, and threads."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfctr
+from tests.serving.split_bundle import FEATURES, repeated, request, save
+from tfctr.bundle import naming
+from tfctr.errors import CorruptFileError, InputError, UsageError
+
+FORMS = [(packed, split) for packed in (True, False) for split in (True, False)]
+IDS = [f"{'packed' if packed else 'fed'}-{'split' if split else 'repeat'}" for packed, split in FORMS]
+
+
+@pytest.fixture(scope="module", params=FORMS, ids=IDS)
+def session(request, tmp_path_factory):
+    packed, split = request.param
+    with tfctr.ServingSession(save(tmp_path_factory.mktemp("b") / "b", packed=packed, split=split)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Path:
+    return save(tmp_path_factory.mktemp("one") / "bundle")
+
+
+def assert_same(got: dict[str, Any], want: dict[str, Any]) -> None:
+    for name in ("age", "city", "sums", "score"):
+        np.testing.assert_array_equal(got[name], want[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("rows", "users"), [(7, 1), (1, 1), (500, 1), (0, 1), (9, 4), (4, 4)])
+def test_user_rows_once_equal_user_rows_repeated(session, rows, users):
+    given = request(rows, users, seed=rows)
+    row_to_user = np.arange(rows)[::-1] % users
+    want = session.predict(repeated(given, row_to_user))
+    assert (want["form"] == 1).all()
+    got = session.predict(given | {"row_to_user": row_to_user})
+    assert_same(got, want)
+    assert (got["form"] == (2 if session.describe()["split"] else 1)).all()
+    if users == 1:
+        assert_same(session.predict(given), want)
+
+
+def test_describe_tells_what_ran(session):
+    before = session.describe()["requests"]
+    session.predict(request(5, None))
+    session.predict(request(5, 1))
+    told = session.describe()
+    after = told["requests"]
+    has_split = told["split"] is not None
+    # `mood` stays with the rows, so a split request repeats it.
+    assert {k: after[k] - before[k] for k in after} == {
+        "plain": 1 if has_split else 2,
+        "split": 1 if has_split else 0,
+        "repeated": 1,
+    }
+    assert told["user_features"] == ["age", "city", "hist", "mood", "tags"] == list(session.user_features)
+    assert told["row_to_user"] == session.row_to_user == "row_to_user"
+    assert told["devices"]["session"]
+    assert told["devices"]["fell_back"] == []
+    assert session.signatures == ("serving_default",)
+    json.dumps(told)
+
+
+def test_a_traced_run_takes_the_same_way(session):
+    outputs, metadata = session.run_traced(request(5, 1))
+    assert (outputs["form"] == (2 if session.describe()["split"] else 1)).all()
+    assert metadata.step_stats.dev_stats
+
+
+HOSTILE: list[tuple[dict[str, Any], str]] = [
+    ({"row_to_user": [0] * 4 + [-1]}, r"got -1 at \[4\]"),
+    ({"row_to_user": [0] * 4 + [2**62]}, r"got 4611686018427387904 at \[4\]"),
+    ({"row_to_user": np.zeros(5)}, r"float64 \[5\], expected int64"),
+    ({"row_to_user": np.zeros((5, 1), np.int64)}, r"int64 \[5, 1\], expected int64 \[\?\]"),
+    ({"row_to_user": [0] * 4}, "4 numbers, expected one for each of the 5 rows of 'item'"),
+    ({"row_to_user": [0] * 6}, "6 numbers"),
+    ({"row_to_user": []}, "0 numbers"),
+    ({"age": np.zeros((2, 2), np.float32)}, "user feature 'age' has 2 rows and user feature 'city' has 1"),
+    ({"tags": [[1], [2]]}, "user feature 'tags' has 2"),
+    ({"hist": [[1], [2]]}, "user feature 'hist' has 2"),
+    ({"mood": np.zeros(5, np.int64)}, "user feature 'mood' has 5"),
+    ({"item": np.zeros((0, 3), np.float32), "row_to_user": [0]}, "expected one for each of the 0 rows"),
+    (request(5, 2), "has 2 rows and 'item' has 5; expected as many, or one row for one user, or 'row_to_user'"),
+    (request(5, 0), "has 0 rows and 'item' has 5"),
+    (request(5, 3) | {"row_to_user": [0, 1, 1, 0, 1]}, "has 3 rows, but the largest .* is 1; expected 2 or 1"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_requests_are_refused_by_name(session, change, message):
+    with pytest.raises(InputError, match=message) as caught:
+        session.predict(request(5, 1) | change)
+    assert "bundle" in str(caught.value) or "model '" in str(caught.value)
+    assert "signature 'serving_default'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert session.predict(request(5, 1))["score"].shape == (5,)
+
+
+def test_nothing_at_all(session):
+    empty = session.predict(request(0, 0))
+    assert empty["score"].shape == (0,)
+    assert empty["city"].shape == (0,)
+
+
+def test_threads_may_run_both_forms_at_once(bundle):
+    with tfctr.ServingSession(bundle) as session:
+        cases = []
+        for k in range(6):
+            given = request(20 + k, 1 + k % 3, seed=k)
+            row_to_user = np.arange(20 + k) % (1 + k % 3)
+            cases += [given | {"row_to_user": row_to_user}, repeated(given, row_to_user)]
+        wants = [session.predict(case) for case in cases]
+
+        def work(number: int) -> None:
+            for k in range(40):
+                at = (number + k) % len(cases)
+                assert_same(session.predict(cases[at]), wants[at])
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(8)))
+        counts = session.describe()["requests"]
+    assert counts["split"] > 100
+    assert counts["plain"] > 100
+
+
+def test_user_features_may_be_named_at_load(tmp_path):
+    model = tmp_path / "model"
+    save(model, packed=False, split=False)
+    (model / naming.MANIFEST).unlink()
+    features = [feature for feature in FEATURES if feature["kind"] != "dense"]
+    given = request(6, 1)
+    with tfctr.ServingSession(model, features=features) as session:
+        assert session.user_features == ()
+        with pytest.raises(InputError, match="no user features are declared"):
+            session.predict(request(6, None) | {"row_to_user": [0] * 6})
+        want = session.predict(repeated(given, np.zeros(6, int)))
+    names = ["age", "c*", "hist", "mood", "tags*"]
+    with tfctr.ServingSession(model, features=features, user_features=names) as session:
+        assert session.user_features == ("age", "city", "hist", "mood", "tags")
+        got = session.predict(given)
+        assert_same(got, want)
+        assert session.describe()["requests"] == {"plain": 1, "split": 0, "repeated": 1}
+        two = session.predict(request(6, 2) | {"row_to_user": [1, 0, 1, 0, 1, 0]})
+        assert two["score"].shape == (6,)
+    with pytest.raises(UsageError, match=r"no feature or input 'nobody' to be a user feature; there is: age"):
+        tfctr.ServingSession(model, user_features=["nobody"])
+
+
+def test_user_features_named_at_load_add_to_those_of_the_bundle(bundle):
+    with tfctr.ServingSession(bundle, user_features=["item"]) as session:
+        given = request(1, 1)
+        assert session.predict(given | {"row_to_user": [0]})["score"].shape == (1,)
+        assert "item" in session.user_features
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"signature": "gone"}, "signature 'gone', which the model does not have"),
+        ({"packed": "gone"}, "signature 'gone', which the model does not have"),
+        ({"row_to_user": "other"}, "unlike the plain one|does not take"),
+        ({"user_inputs": ["nobody"]}, "user input 'nobody', which it does not have"),
+        ({"signature": "serving_default"}, "does not take 'row_to_user'"),
+        ({"signature": 3}, "split"),
+        ({"user_inputs": None}, "split"),
+    ],
+)
+def test_a_manifest_that_lies_about_the_split_form_is_corrupt(tmp_path, bundle, change, message):
+    import shutil
+
+    broken = tmp_path / "broken"
+    shutil.copytree(bundle, broken)
+    manifest = json.loads((broken / naming.MANIFEST).read_text())
+    manifest["signatures"]["serving_default"]["split"] |= change
+    (broken / naming.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CorruptFileError, match=message):
+        tfctr.ServingSession(broken)
+
+
+def test_stock_tensorflow_runs_the_split_form_too(bundle):
+    model = tf.saved_model.load(str(bundle))
+    function = model.signatures["serving_default__split"]
+    assert "row_to_user" in function.structured_input_signature[1]
