@@ -42,12 +42,15 @@ def cut_model(
     inputs: Inputs,
     folder: Path,
     *,
-    needed_rows_only: bool,
+    exact: bool,
 ) -> tuple[SavedModelSource, Inputs]:
     """Writes the part of ``item`` (the inlined graph of ``source``) that ``outputs`` need to ``folder``, with one
     signature of the same name; returns it and its inputs.
+
+    exact: with whole tables, and waiting for all that the original waits for; else tables keep only the rows that the
+    inputs reach, and control edges (which tie a function's body to all of its inputs) go.
     """
-    part = _part(item, signature, outputs, inputs)
+    part = _part(item, signature, outputs, inputs, exact=exact)
     kept = set(_input_names(part, signature))
     fed = Inputs(
         arrays={name: value for name, value in inputs.arrays.items() if name in kept},
@@ -56,22 +59,35 @@ def cut_model(
         take=inputs.take,
         write=inputs.write,
     )
-    ids = _row_ids(part)
-    rows: dict[str, list[Any]] = {}
-    if needed_rows_only and ids:
-        tensors = [tensor for found in ids.values() for tensor in found]
-        with Original(source, item, signature) as original:
-            values = dict(zip(tensors, original.values(tensors, inputs), strict=True))
-        rows = {name: [values[t] for t in found] for name, found in ids.items()}
+    written = _write(source, part.copy(), {}, folder)
+    ids = {} if exact else _row_ids(part)
+    if not ids:
+        return written, fed
+    tensors = list(dict.fromkeys(tensor for found in ids.values() for tensor in found))
+    with Original(written, part, signature) as whole:
+        values = dict(zip(tensors, whole.values(tensors, fed), strict=True))
+    shutil.rmtree(folder)
+    return _write(source, part, {name: [values[t] for t in found] for name, found in ids.items()}, folder), fed
+
+
+def _write(
+    source: SavedModelSource, part: GraphItem, rows: Mapping[str, Sequence[Any]], folder: Path
+) -> SavedModelSource:
+    """Writes ``part`` as a SavedModel; ``rows``: variable node -> the row numbers to keep of it."""
     folder.mkdir(parents=True)
     _copy_assets(source, part, folder)
     _write_variables(source, part, rows, folder)
     (folder / "saved_model.pb").write_bytes(saved_model_bytes(source, part))
-    return load(folder, source.tags), fed
+    return load(folder, source.tags)
 
 
 def _part(
-    item: GraphItem, signature: str, outputs: Mapping[str, meta_graph_pb2.TensorInfo], inputs: Inputs
+    item: GraphItem,
+    signature: str,
+    outputs: Mapping[str, meta_graph_pb2.TensorInfo],
+    inputs: Inputs,
+    *,
+    exact: bool,
 ) -> GraphItem:
     part = item.copy()
     old = item.signatures[signature]
@@ -80,6 +96,11 @@ def _part(
         made.outputs[name].CopyFrom(info)
     part.signatures, part.optimise = {signature: made}, (signature,)
     view = GraphView(part.graph_def)
+    if not exact:
+        for node in list(view):
+            if node.op not in _INITIALISERS and view.control_inputs(node):
+                view.set_inputs(node.name, [i for i in node.input if not i.startswith("^")])
+    part.init_op = _initialiser(item, view, view.ancestors(part.fetches(signature)))
     needed = view.ancestors(part.fetches(signature))
     tensor_of = {entry["name"]: entry["tensor"] for entry in inputs.info["inputs"]}
     wanted = {
@@ -91,18 +112,18 @@ def _part(
     for name in old.inputs:
         if any(part_name == name or part_name.startswith(name + "/") for part_name in wanted):
             made.inputs[name].CopyFrom(old.inputs[name])
-    part.init_op = _initialiser(part, view, needed)
     kept = view.ancestors([*part.fetches(signature), *([part.init_op] if part.init_op else [])])
     part.assets = [asset for asset in item.assets if node_of(asset.tensor_info.name) in kept]
     prune(part)
     return part
 
 
-def _initialiser(part: GraphItem, view: GraphView, needed: Collection[str]) -> str | None:
+def _initialiser(item: GraphItem, view: GraphView, needed: Collection[str]) -> str | None:
     """A NoOp that initialises the tables and variables that are needed, and what their initialisers need."""
-    if not part.init_op:
+    if not item.init_op:
         return None
-    writers = [n for n in view.ancestors([part.init_op]) if view.node(n).op in _INITIALISERS]
+    before = GraphView(item.graph_def)  # with all that its initialiser waits for
+    writers = [n for n in before.ancestors([item.init_op]) if before.node(n).op in _INITIALISERS]
     reached, chosen = set(needed), set[str]()
     changed = True
     while changed:

@@ -74,6 +74,8 @@ class _Search:
         rows = self._rows(item, found)
         few = self.inputs.rows(rows) if rows else self.inputs
         shown = self._differs(item, few, found.form) or found
+        if rows and shown.row is not None and shown.row < len(rows):
+            shown = dataclasses.replace(shown, row=rows[shown.row])
         tensor = first_wrong_tensor(self.walk, stage.before, item, found.form, few)
         lookups = lookups_of(stage, item, options, tensor, self.walk, found.form, few)
         findings = dataclasses.replace(

@@ -34,8 +34,17 @@ def stock(inputs):
         return session.run(CASE["outputs"], {tensor: inputs[name] for name, tensor in CASE["inputs"].items()})
 
 
-def converted(request):
-    """Outputs of the bundle."""
+def as_saved_model(inputs):
+    """Outputs of the bundle's signature, run as any SavedModel."""
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        meta = tf.compat.v1.saved_model.load(session, CASE["tags"], str(HERE / "bundle"))
+        outputs = meta.signature_def[CASE["signature"]].outputs
+        fetches = {name: outputs[name].name if name in outputs else tensor for name, tensor in CASE["outputs"].items()}
+        return session.run(fetches, {tensor: inputs[name] for name, tensor in CASE["inputs"].items()})
+
+
+def served(request):
+    """Outputs of the bundle, called as a server calls it (packed inputs; user inputs once per user)."""
     with tfctr.ServingSession(str(HERE / "bundle"), signature=CASE["signature"], tags=CASE["tags"]) as session:
         return flatten_outputs(session.predict(request))
 
@@ -58,23 +67,30 @@ def worst(got, want):
         return float(np.max(gap, initial=0.0)), bool(np.any(~(gap <= allowed)))
 
 
-def main():
-    inputs = read_npz(HERE / "inputs.npz")
-    request = HERE / "request.npz"
-    want, want_error = attempt(stock, inputs)
-    got, got_error = attempt(converted, read_npz(request) if request.exists() else inputs)
-    if want_error or got_error:
-        print(f"stock TensorFlow: {want_error or 'runs'}")
-        print(f"tfctr {tfctr.__version__}: {got_error or 'runs'}")
-        return 3 if bool(want_error) != bool(got_error) else 0
+def compare(way, want, call, inputs):
+    """Prints how the outputs of ``call`` differ from ``want``; returns whether they do."""
+    got, error = attempt(call, inputs)
+    if error or isinstance(want, str):
+        print(f"{way}: {error or 'runs'}; stock TensorFlow: {want if isinstance(want, str) else 'runs'}")
+        return bool(error) != isinstance(want, str)
     differs = False
     for name, expected in want.items():
         largest, wrong = worst(got[name], expected)
         differs |= wrong
-        print(f"{name}: {'DIFFERS' if wrong else 'equal'}, largest |difference| {largest:.3g}")
+        print(f"{way}: {name} {'DIFFERS' if wrong else 'is equal'}, largest |difference| {largest:.3g}")
         if wrong:
-            print(f"  stock TensorFlow: {np.array2string(expected.ravel()[:8], precision=6)}")
-            print(f"  tfctr:            {np.array2string(got[name].ravel()[:8], precision=6)}")
+            print(f"  original:  {np.array2string(expected.ravel()[:6], precision=6)}")
+            print(f"  converted: {np.array2string(got[name].ravel()[:6], precision=6)}")
+    return differs
+
+
+def main():
+    inputs = read_npz(HERE / "inputs.npz")
+    request = HERE / "request.npz"
+    outputs, error = attempt(stock, inputs)
+    want = error or outputs
+    differs = compare("bundle as a SavedModel", want, as_saved_model, inputs)
+    differs |= compare("bundle as served", want, served, read_npz(request) if request.exists() else inputs)
     return 3 if differs else 0
 
 

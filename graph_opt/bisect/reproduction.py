@@ -96,7 +96,7 @@ def write_reproduction(case: Case, findings: Findings, out: Path) -> Findings:
 def _smallest_part(case: Case, findings: Findings, folder: Path) -> _Part | None:
     walk = case.walk
     for what, outputs in _targets(case, findings):
-        for needed_rows_only in (True, False):
+        for exact in (False, True):
             remove(folder / MODEL)
             try:
                 source, inputs = cut_model(
@@ -106,7 +106,7 @@ def _smallest_part(case: Case, findings: Findings, folder: Path) -> _Part | None
                     outputs,
                     case.inputs,
                     folder / MODEL,
-                    needed_rows_only=needed_rows_only,
+                    exact=exact,
                 )
                 options = _options_for(case.options, inputs)
                 part = _shows(case, source, inputs, options, what)
