@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from graph_opt.options import ConvertOptions
+from graph_opt.placement.devices import device_map
 from tfctr.errors import UsageError
 
 TABLE_DTYPES = ("fp32", "fp16", "bf16", "int8")
@@ -66,6 +67,7 @@ def _check_placement(options: ConvertOptions) -> None:
             raise UsageError(f"--device-map {place}={device}: no part {place!r}; the parts are {' and '.join(PLACES)}")
         if not _DEVICE.fullmatch(str(device)):
             raise UsageError(f"--device-map {place}={device}: no device {str(device)!r}; expected one such as /CPU:0")
+    device_map(options.device_map)
     if options.device_map:
         _not_disabled(options, "--device-map", ("place_devices",))
     elif options.force_placement:
