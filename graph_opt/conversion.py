@@ -28,6 +28,8 @@ from graph_opt.recheck import compare_items
 from graph_opt.recognise import find_lookups
 from graph_opt.report import PassReport
 from graph_opt.saved_model import SavedModelSource, inline, load
+from graph_opt.split.details import split_entries
+from graph_opt.split.features import check_patterns
 from graph_opt.store_files import Checkpoint, item_size
 from graph_opt.timing import measure
 from graph_opt.view import GraphView
@@ -121,6 +123,7 @@ class _Conversion:
         self.progress("read the model", 0, 1)
         item = inline(self.source, self.options.signatures)
         item.store_name = f"tfctr/{self.bundle_id}"
+        check_patterns(item, self.options)
         self.progress("read the model", 1, 1)
         with BundleWriter(self.out, self.source.path, force=self.options.force, progress=self.note) as writer:
             needed = disk_needed(item, self.source)
@@ -177,6 +180,7 @@ class _Conversion:
         for name in item.optimise:
             described[name]["packed"] = item.packed.get(name)
             described[name]["boundary"] = boundary(item, described[name]["lookups"])
+            described[name] |= split_entries(item, name, reports)
         return described
 
     def _require_fused(self, described: dict[str, Any]) -> None:

@@ -91,7 +91,7 @@ def _add_domains(item: GraphItem, facts: Facts, info: dict[str, Any], streams: S
     for tensor, entry in tensors.items():
         domain = domains.of.get(tensor)
         if domain is not None:
-            entry["domain"] = _with_keys(item, domain)
+            entry["domain"] = with_keys(item, domain)
     aligned = streams.aligned()
     for feed, values in aligned.items():
         if feed in tensors and values in tensors and tensors[feed]["dtype"].startswith(("float", "bfloat")):
@@ -102,11 +102,11 @@ def _add_domains(item: GraphItem, facts: Facts, info: dict[str, Any], streams: S
             features = parser_features(view, node, domains)
             for feature in features:
                 if feature["domain"] is not None:
-                    feature["domain"] = _with_keys(item, feature["domain"])
+                    feature["domain"] = with_keys(item, feature["domain"])
             tensors[source]["domain"] = {"kind": "examples", "features": features}
 
 
-def _with_keys(item: GraphItem, domain: dict[str, Any]) -> dict[str, Any]:
+def with_keys(item: GraphItem, domain: dict[str, Any]) -> dict[str, Any]:
     """Replaces a vocabulary's index by some of its keys."""
     if domain["kind"] != "keys":
         return domain

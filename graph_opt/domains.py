@@ -43,6 +43,10 @@ class Domains:
         for node in view:
             self._start(node)
 
+    def state(self, tensor: str, domain: dict[str, Any]) -> None:
+        """Adds a statement about any tensor, and what follows from it for the sources."""
+        self._walk(tensor, domain)
+
     def _start(self, node: node_def_pb2.NodeDef) -> None:
         inputs = self.view.inputs(node)
         if node.op == "ResourceGather" or node.op in ROW_READERS or is_row_gather(self.view, node):

@@ -22,6 +22,7 @@ from graph_opt.passes.normalise import normalise
 from graph_opt.passes.pack_inputs import pack_inputs
 from graph_opt.passes.place_devices import place_devices
 from graph_opt.passes.prune_training import prune_training
+from graph_opt.passes.split_user_item import split_user_item
 from graph_opt.report import Pass, PassReport
 from graph_opt.verify import verify
 from tfctr.errors import StrictRefusal, TfctrError, UsageError
@@ -63,6 +64,12 @@ LOOKUP_PASSES = (
 )
 # The user's own passes run here: on fused lookups, before the graph gets other forms beside it.
 FORM_PASSES = (
+    Pass(
+        name="split_user_item",
+        run=split_user_item,
+        does="adds a form of each signature that takes user features once per user (--user-features)",
+        order_reason="after the lookups are fused: parts them as wholes; before what places and packs forms",
+    ),
     Pass(
         name="lookups_first",
         run=lookups_first,

@@ -1,0 +1,57 @@
+"""Parts of constants: the rows of a weight matrix that belong to one side of a split product."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from tensorflow.python.framework import tensor_util
+
+from graph_opt.item import GraphItem
+from graph_opt.split.builder import Builder
+from graph_opt.store_files import add_array, table_node
+from graph_opt.view import canonical, node_of
+
+Columns = npt.NDArray[np.int64]
+
+
+class Weights:
+    """Takes entries of constant tensors along one axis. Constants become constants, table files table files."""
+
+    def __init__(self, item: GraphItem, build: Builder, limit_bytes: int) -> None:
+        self._item = item
+        self._build = build
+        self._limit = limit_bytes
+        self._taken: dict[tuple[str, int, bytes], str] = {}
+
+    def value(self, tensor: str) -> npt.NDArray[np.generic] | None:
+        """The value of a constant or table; None for a tensor that is computed. A table's is mapped, not read."""
+        node = self._build.view.producer(tensor)
+        if node.op == "Const":
+            return np.asarray(tensor_util.MakeNdarray(node.attr["value"].tensor))
+        if node.op == "TfctrTable" and node.name in self._item.tables:
+            file = self._item.files[self._item.tables[node.name]]
+            if file.path is not None:
+                dtype = tf.as_dtype(file.dtype).as_numpy_dtype
+                return np.memmap(file.path, dtype=dtype, mode="r", shape=file.shape)
+        return None
+
+    def take(self, tensor: str, columns: Columns, axis: int) -> str:
+        """``tensor`` reduced to the entries ``columns`` of ``axis``, in that order."""
+        key = (canonical(tensor), axis, columns.tobytes())
+        if key not in self._taken:
+            self._taken[key] = self._take(tensor, columns, axis)
+        return self._taken[key]
+
+    def _take(self, tensor: str, columns: Columns, axis: int) -> str:
+        value = self.value(tensor)
+        name = node_of(tensor)
+        if value is None:
+            return self._build.gather(tensor, self._build.constant(columns, np.int64), axis, f"part/{name}")
+        if len(columns) == value.shape[axis] and np.array_equal(columns, np.arange(len(columns))):
+            return tensor
+        part = np.ascontiguousarray(np.take(value, columns, axis))
+        if part.nbytes > self._limit and self._item.work_dir is not None:
+            index = add_array(self._item, part, f"{name}/part_{len(self._taken)}")
+            return canonical(table_node(self._item, self._build.view, index))
+        return self._build.constant(part, part.dtype, f"part/{name}")
