@@ -10,6 +10,9 @@ from tensorflow.python.framework import tensor_util
 from graph_opt.functionals import FUNCTIONALS, Functionals
 from graph_opt.view import GraphView, canonical, is_control, node_of
 
+USED = "written or used by {op} ({node})"
+WRITTEN = "written by {op} ({node})"
+
 _CHAINS = ("Identity", "RefIdentity")
 
 # Uses of a resource variable that only read it.
@@ -70,7 +73,7 @@ def why_not_constant(view: GraphView, name: str) -> str | None:
             if (reason := functionals.why_not(user, index)) is not None:
                 return reason
             continue
-        return f"written or used by {user.op} ({user.name})"
+        return USED.format(op=user.op, node=user.name)
     return None
 
 
@@ -79,7 +82,7 @@ def _ref_write(view: GraphView, name: str) -> str | None:
     while pending:
         for user, index in view.data_consumers(pending.pop()):
             if user.op in _REF_WRITES or (user.op.startswith(_REF_WRITE_PREFIXES) and _takes_ref(user.op, index)):
-                return f"written by {user.op} ({user.name})"
+                return WRITTEN.format(op=user.op, node=user.name)
             if user.op == "RefIdentity":
                 pending.append(user.name)
     return None

@@ -10,6 +10,11 @@ from graph_opt.options import ConvertOptions
 from graph_opt.report import PassOutcome
 from graph_opt.view import GraphView
 
+EXAMPLE = """\
+before  files: emb/part_0, emb/part_1, emb (merged); the fused lookup reads emb
+after   files: emb
+"""
+
 _INDEXED = ("TfctrTable", "TfctrVocabFind")
 _VOCABULARY_STEPS = ("vocab", "vocab_oov")
 

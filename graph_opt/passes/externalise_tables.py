@@ -22,7 +22,7 @@ from graph_opt.item import CheckpointRef, GraphItem, MutableState, PartitionGrou
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
 from graph_opt.report import PassOutcome, Refused
-from graph_opt.resources import cut_loose, drop_control, reads_rows, uses_of, why_not_constant
+from graph_opt.resources import USED, WRITTEN, cut_loose, drop_control, reads_rows, uses_of, why_not_constant
 from graph_opt.restore_map import VARIABLES
 from graph_opt.store_files import (
     TABLE_DTYPES,
@@ -35,6 +35,18 @@ from graph_opt.store_files import (
 )
 from graph_opt.view import GraphView, canonical
 from tfctr.errors import UsageError
+
+OPTIONS = ("dense_limit_bytes (Python): larger dense variables become files, not constants",)
+REASONS = {
+    "dtype": "stays a variable: its dtype {dtype} is never frozen",
+    "used": f"stays a variable: {USED}",
+    "written": f"stays a variable: {WRITTEN}",
+    "in_body": "stays a variable: {reason} inside {op} {node}",
+}
+EXAMPLE = """\
+before  emb = VarHandleOp;  rows = ResourceGather(emb, ids);  bias = ReadVariableOp(VarHandleOp)
+after   emb = TfctrTable(store, index=0);  rows = GatherV2(emb, ids, axis=0);  bias = Const
+"""
 
 
 def externalise_tables(item: GraphItem, options: ConvertOptions) -> PassOutcome:
@@ -81,8 +93,9 @@ def _why_stays(view: GraphView, names: Sequence[str]) -> str | None:
     node = view.node(names[0])
     dtype = dtypes.as_dtype(node.attr["dtype"].type).name
     if dtype not in TABLE_DTYPES:
-        return f"its dtype {dtype} is never frozen"
-    return next((reason for name in names if (reason := why_not_constant(view, name)) is not None), None)
+        return REASONS["dtype"].format(dtype=dtype)
+    reason = next((found for name in names if (found := why_not_constant(view, name)) is not None), None)
+    return None if reason is None else f"stays a variable: {reason}"
 
 
 def _keep(item: GraphItem, view: GraphView, checkpoint: Checkpoint, names: Sequence[str], reason: str) -> Refused:
@@ -93,8 +106,9 @@ def _keep(item: GraphItem, view: GraphView, checkpoint: Checkpoint, names: Seque
             raise
         keys = ()  # the graph itself assigns it, so the checkpoint need not have it (asset paths)
     for name in names:
-        item.mutable_state.append(MutableState(node=name, kind="variable", reason=reason, keys=keys))
-    return Refused(what=f"variable {names[0]}", reason=f"stays a variable: {reason}", nodes=tuple(names))
+        why = reason.removeprefix("stays a variable: ")
+        item.mutable_state.append(MutableState(node=name, kind="variable", reason=why, keys=keys))
+    return Refused(what=f"variable {names[0]}", reason=reason, nodes=tuple(names))
 
 
 def _reference(item: GraphItem, view: GraphView, checkpoint: Checkpoint, name: str) -> CheckpointRef:

@@ -47,6 +47,21 @@ class _Table:
         return [u for u in self.users if u.op in ops]
 
 
+REASONS = {
+    "types": "stays a hash table: maps {key} to {value}; files hold string or int64 keys and int64 values",
+    "used": "stays a hash table: used by {op} ({node})",
+    "several": "stays a hash table: it has {count} initialisers",
+    "none": "stays a hash table: nothing initialises it",
+    "serving": "stays a hash table: serving itself fills it ({node})",
+    "initialiser": "stays a hash table: its initialiser can't be run on its own: {error}",
+    "mutable": "a table that serving can change stays in each session",
+}
+EXAMPLE = """\
+before  h = HashTableV2, filled from assets/words.txt;  row = LookupTableFindV2(h, key, -1)
+after   row = TfctrVocabFind(store, key, -1, index=3)
+"""
+
+
 def externalise_vocabularies(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     """See the module docstring."""
     del options
@@ -59,9 +74,9 @@ def externalise_vocabularies(item: GraphItem, options: ConvertOptions) -> PassOu
             try:
                 keys, values = _contents(item, view, table)
             except tf.errors.OpError as error:
-                reason = f"its initialiser can't be run on its own: {what_happened(str(error.message))}"
+                reason = REASONS["initialiser"].format(error=what_happened(str(error.message)))
         if reason is not None:
-            refused.append(_refuse(view, table.handles, f"stays a hash table: {reason}"))
+            refused.append(_refuse(view, table.handles, reason))
             continue
         _replace(item, view, table, keys, values)
         converted += 1
@@ -90,16 +105,16 @@ def _why_stays(view: GraphView, item: GraphItem, table: _Table) -> str | None:
     key, value = handle.attr["key_dtype"].type, handle.attr["value_dtype"].type
     if key not in _KEY_DTYPES or value != types_pb2.DT_INT64:
         names = (tf.as_dtype(key).name, tf.as_dtype(value).name)
-        return "maps {} to {}; files hold string or int64 keys and int64 values".format(*names)
+        return REASONS["types"].format(key=names[0], value=names[1])
     others = [u for u in table.users if u.op not in (*_INITIALISERS, "LookupTableFindV2", "LookupTableSizeV2")]
     if others:
-        return f"used by {others[0].op} ({others[0].name})"
+        return REASONS["used"].format(op=others[0].op, node=others[0].name)
     fillers = table.of(*_INITIALISERS)
     if len({f.name for f in fillers}) != 1:
-        return f"it has {len(fillers)} initialisers" if fillers else "nothing initialises it"
+        return REASONS["several"].format(count=len(fillers)) if fillers else REASONS["none"]
     serving = view.ancestors(item.fetches())
     if fillers[0].name in serving:
-        return f"serving itself fills it ({fillers[0].name})"
+        return REASONS["serving"].format(node=fillers[0].name)
     return None
 
 
@@ -155,7 +170,7 @@ def _replace(item: GraphItem, view: GraphView, table: _Table, keys: Sequence[Any
 
 def _keep_mutable(item: GraphItem, view: GraphView, node: node_def_pb2.NodeDef) -> Refused:
     keys = item.restored_tables.get(node.name, ())
-    reason = "a table that serving can change stays in each session"
+    reason = REASONS["mutable"]
     item.mutable_state.append(MutableState(node=node.name, kind="table", reason=reason, keys=tuple(keys)))
     if node.op.startswith("Anonymous"):
         _name_table(node)

@@ -19,6 +19,11 @@ from graph_opt.resources import CONTROL_FLOW
 from graph_opt.verify import output_dtypes
 from graph_opt.view import GraphView, canonical, is_control, node_of
 
+EXAMPLE = """\
+before  rows = GatherV2(Identity(table), Identity(ids), ^read_other_table)
+after   rows = GatherV2(table, ids)
+"""
+
 _PASSING = ("Identity", "StopGradient", "PreventGradient", "Snapshot")
 # Stateful by their registration only (they own a resource), or read-only over constant state.
 _EFFECT_FREE = frozenset(

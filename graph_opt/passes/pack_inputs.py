@@ -28,6 +28,16 @@ from graph_opt.view import GraphView, canonical, is_control, node_of, port_of
 
 SUFFIX = "__packed"
 MIN_INPUTS = 3
+REASONS = {
+    "few": "{count} inputs: feeding them is as cheap as packing",
+    "taken": "the model has a signature {name} of its own",
+    "odd": "input {tensor} is not a placeholder",
+    "default": "input {tensor} may be left out (it has a default)",
+}
+EXAMPLE = """\
+before  S: 120 inputs -> TfctrFusedLookup(store, arguments...) -> tower
+after   S, and S__packed: arena, shapes, strings -> TfctrFusedLookup(store, arena, shapes, strings) -> tower
+"""
 
 
 def pack_inputs(item: GraphItem, options: ConvertOptions) -> PassOutcome:
@@ -50,18 +60,18 @@ def pack_inputs(item: GraphItem, options: ConvertOptions) -> PassOutcome:
 def _why_not(item: GraphItem, name: str) -> str | None:
     feeds = item.feeds(name)
     if len(feeds) < MIN_INPUTS:
-        return f"{len(feeds)} inputs: feeding them is as cheap as packing"
+        return REASONS["few"].format(count=len(feeds))
     if name + SUFFIX in item.signatures:
-        return f"the model has a signature {name + SUFFIX} of its own"
+        return REASONS["taken"].format(name=name + SUFFIX)
     view = GraphView(item.graph_def)
     odd = [t for t in feeds if port_of(t) != 0 or view.producer(t).op not in ("Placeholder", "PlaceholderWithDefault")]
     if odd:
-        return f"input {odd[0]} is not a placeholder"
+        return REASONS["odd"].format(tensor=odd[0])
     for info in item.signatures[name].inputs.values():
         # A part of a sparse tensor comes with the others: TF1's sparse_placeholder gives its shape a default
         # that no call can use.
         if composite_parts(info)[0] == "dense" and _may_be_left_out(view, canonical(info.name)):
-            return f"input {canonical(info.name)} may be left out (it has a default)"
+            return REASONS["default"].format(tensor=canonical(info.name))
     return None
 
 

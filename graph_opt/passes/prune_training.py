@@ -10,6 +10,11 @@ from graph_opt.options import ConvertOptions
 from graph_opt.report import PassOutcome
 from graph_opt.view import GraphView
 
+EXAMPLE = """\
+before  Adam/m, Adam/v, save/SaveV2, save/RestoreV2, emb -> lookup -> tower -> score
+after   emb -> lookup -> tower -> score
+"""
+
 
 def prune_training(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     """Keeps the ancestors of ``item.keep()`` only."""
