@@ -50,6 +50,12 @@ _NARROWING = frozenset(
         "Squeeze", "ExpandDims", "Reshape", "Identity", "Any", "All",
     }
 )  # fmt: skip
+_PASSES = frozenset({"Identity", "IdentityN", "Snapshot", "StopGradient", "PreventGradient", "CheckNumerics"})
+# Only move values about: a model that does nothing else with its lookups has no dense part.
+_MOVES = _PASSES | {
+    "Reshape", "Squeeze", "ExpandDims", "ConcatV2", "Pack", "Unpack", "Split", "SplitV", "Slice", "StridedSlice",
+    "Cast",
+}  # fmt: skip
 _SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 _HOST_PREFIXES = ("Placeholder", "Sparse", "Ragged", "Tfctr", "Parse", "Decode")
 _HOST_TYPES = frozenset({types_pb2.DT_STRING, types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
@@ -114,6 +120,7 @@ class _Finder:
                 self.side.pop(node.name, None)
             elif node.name not in self.side:
                 self.side[node.name] = SPARSE if self._narrows(node) else DENSE
+        self._moves()
         self._control_regions()
         stages = {name: stage for name in lookups if (stage := self._stage(name, above))}
         names = tuple(n.name for n in self.order)
@@ -191,6 +198,17 @@ class _Finder:
             return True
         integers = all(dtypes.as_dtype(t % 100).is_integer for t in self._outputs(node))
         return integers and all(node_of(t) in free for t in self.view.inputs(node))
+
+    def _moves(self) -> None:
+        """What only moves values on their way out, past the tower, stays where they are."""
+        tower = [n for n in self.side if self.side[n] == DENSE and self.view.node(n).op not in _MOVES]
+        used = self.view.ancestors(tower)
+        for node in self.order:
+            if node.name in used or node.op not in _MOVES or self.side.get(node.name) != DENSE:
+                continue
+            sources = {self.side.get(node_of(t), SPARSE) for t in self.view.inputs(node)}
+            if node.op in _PASSES or sources == {SPARSE}:
+                self.side[node.name] = SPARSE
 
     def _narrows(self, node: node_def_pb2.NodeDef) -> bool:
         if node.op not in _NARROWING:
