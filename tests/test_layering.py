@@ -24,7 +24,7 @@ RANKS = {
     "tfctr.cli": 4,
 }
 OFFLINE = ("graph_opt", "export")
-GRAPH_OPT_MAY = {"tfctr.core", "tfctr.bundle", "tfctr.errors", "tfctr.version"}
+GRAPH_OPT_MAY = {"tfctr.core", "tfctr.bundle", "tfctr.errors", "tfctr.version", "tfctr.profiling"}
 # What users import: above every layer, so no layer may import it (except the command, which is a user).
 FACE = {"tfctr", "tfctr.passes"}
 
