@@ -35,8 +35,10 @@ class OutputParity:
     drift: float = 0.0
 
 
-def compare(signature: str, name: str, got: npt.NDArray[Any], want: npt.NDArray[Any]) -> OutputParity:
-    """``got`` against ``want``: floats within |a-b| <= 1e-6 + 1e-5 |b| (NaN equals NaN), everything else equal."""
+def compare(
+    signature: str, name: str, got: npt.NDArray[Any], want: npt.NDArray[Any], atol: float = ATOL
+) -> OutputParity:
+    """``got`` against ``want``: floats within |a-b| <= atol + 1e-5 |b| (NaN equals NaN), everything else equal."""
 
     def bad(reason: str) -> OutputParity:
         return OutputParity(signature=signature, output=name, ok=False, max_abs=0.0, worst=0.0, reason=reason)
@@ -55,7 +57,7 @@ def compare(signature: str, name: str, got: npt.NDArray[Any], want: npt.NDArray[
     with np.errstate(invalid="ignore", over="ignore"):
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         difference = np.where(same, 0.0, np.abs(a - b))
-        scaled = np.where(same, 0.0, difference / (ATOL + rtol * np.abs(b)))
+        scaled = np.where(same, 0.0, difference / (atol + rtol * np.abs(b)))
     scaled = np.where(np.isnan(scaled), np.inf, scaled)
     worst = float(scaled.max(initial=0.0))
     ok = worst <= 1.0
@@ -70,5 +72,10 @@ def compare(signature: str, name: str, got: npt.NDArray[Any], want: npt.NDArray[
     )
 
 
-def compare_all(signature: str, names: Sequence[str], got: Sequence[Any], want: Sequence[Any]) -> list[OutputParity]:
-    return [compare(signature, name, np.asarray(a), np.asarray(b)) for name, a, b in zip(names, got, want, strict=True)]
+def compare_all(
+    signature: str, names: Sequence[str], got: Sequence[Any], want: Sequence[Any], atol: float = ATOL
+) -> list[OutputParity]:
+    return [
+        compare(signature, name, np.asarray(a), np.asarray(b), atol)
+        for name, a, b in zip(names, got, want, strict=True)
+    ]

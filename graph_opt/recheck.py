@@ -13,6 +13,7 @@ import tensorflow as tf
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.parity import OutputParity, compare_all
+from graph_opt.recheck_users import SplitRuns, compare_split, split_feeds, user_cases
 from graph_opt.sessions import ItemSession, what_happened
 from graph_opt.signature_info import composite_parts, signature_info
 from tfctr.bundle.packing import pack
@@ -47,8 +48,32 @@ def compare_items(
         for form, got in pairs:
             compared = compare_all(form, names, got, want)
             found += [dataclasses.replace(p, drift=m.max_abs) for p, m in zip(compared, moved, strict=True)]
+        if name in item.split:
+            found += _compare_split(reference, item, name, described[name], options, restore)
     progress("compare outputs", len(item.optimise), len(item.optimise))
     return found
+
+
+def _compare_split(
+    reference: GraphItem,
+    item: GraphItem,
+    name: str,
+    info: Mapping[str, Any],
+    options: ConvertOptions,
+    restore: str | None,
+) -> list[OutputParity]:
+    """The split form (and its packed form) against the reference on repeated rows."""
+    form = item.split[name].signature
+    samples = None if options.read_samples is None else inputs_of(info, options, name)
+    forms = [(form, _output_tensors(item, form), split_feeds(item, form))]
+    if form in item.packed:
+        described = signature_info(item.signatures[form])
+        packed = item.packed[form]
+        forms.append((packed, _output_tensors(item, packed), lambda i: _packed_feeds(item, form, described, i)))
+    runs = SplitRuns(
+        _output_names(item, name), _output_tensors(reference, name), lambda i: _feeds(reference, name, i), forms
+    )
+    return compare_split(reference, item, runs, user_cases(info, item.split[name], options, samples), restore)
 
 
 def inputs_of(info: Mapping[str, Any], options: ConvertOptions, name: str) -> dict[str, Any]:
@@ -151,3 +176,20 @@ def _as(dtype: str, value: Any) -> Any:
     if dtype == "string":
         return array if array.dtype == object else array.astype(object)
     return array.astype(dtype) if dtype != "bfloat16" else array
+
+
+def outputs_of(item: GraphItem, name: str, inputs: Mapping[str, Any], restore: str | None) -> dict[str, Any]:
+    """Outputs of signature ``name`` by name, on ``inputs``; ``item`` is finished. TensorFlow's errors pass through."""
+    return dict(zip(_output_names(item, name), _run(item, name, inputs, restore), strict=True))
+
+
+def packed_outputs_of(
+    item: GraphItem, name: str, info: Mapping[str, Any], inputs: Mapping[str, Any], restore: str | None
+) -> dict[str, Any]:
+    """The same by the packed form of the signature."""
+    return dict(zip(_output_names(item, name), _run_packed(item, name, info, inputs, restore), strict=True))
+
+
+def feeds_of(item: GraphItem, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``inputs`` of signature ``name`` by graph tensor."""
+    return _feeds(item, name, inputs)

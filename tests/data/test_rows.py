@@ -45,3 +45,17 @@ def test_taking_rows_equals_building_them(lists: list[list[int]], data: st.DataO
 def test_count_rows_reads_the_first_batched_feature() -> None:
     assert count_rows(request([[1], [], [2, 3]]), INFO) == 3
     assert count_rows({}, INFO) == 0
+
+
+def test_values_that_go_with_others_follow_them() -> None:
+    entries = [{"name": n, "domain": {"kind": "weights", "like": "r"} if n == "w" else {}} for n in ("r", "r_1", "w")]
+    features = [
+        {"name": "r", "kind": "ragged", "parts": {"values": "r", "row_splits": "r_1"}},
+        {"name": "w", "kind": "dense", "parts": {"values": "w"}},
+    ]
+    info = {"inputs": entries, "features": features}
+    arrays = {"r": np.array([7, 8, 9]), "r_1": np.array([0, 2, 3]), "w": np.array([0.1, 0.2, 0.3])}
+    taken = take_rows(arrays, info, np.array([1, 0]))
+    assert taken["r"].tolist() == [9, 7, 8]
+    assert taken["w"].tolist() == [0.3, 0.1, 0.2]
+    assert count_rows(arrays, info) == 2

@@ -1,13 +1,14 @@
 """Generates inputs that a signature accepts, from nothing but its description in a manifest.
 
 Ids lie inside their tables, dictionary keys exist, rows of sparse features are sorted and hold one to three values,
-every feature has the same number of rows. Equal seeds give equal inputs.
+every feature has the same number of rows, save user features where the caller asks for others. Equal seeds give equal
+inputs.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,30 @@ _ID_LIMIT = 1000  # ids of inputs nothing is known about stay small
 Array = npt.NDArray[Any]
 
 
-def generate(info: Mapping[str, Any], rows: int, seed: int = 0) -> dict[str, Array]:
-    """Arrays by input name for one signature. info: its entry under ``signatures``. rows: batch size (0 is legal)."""
+def generate(
+    info: Mapping[str, Any],
+    rows: int,
+    seed: int = 0,
+    user_rows: int | None = None,
+    user_inputs: Collection[str] | None = None,
+) -> dict[str, Array]:
+    """Arrays by input name for one signature. info: its entry under ``signatures``. rows: batch size (0 is legal).
+
+    user_rows: rows of ``user_inputs`` (default: those that ``info["user"]`` declares), where they differ from ``rows``.
+    """
     random = np.random.default_rng(seed)
     entries = {entry["name"]: entry for entry in info["inputs"]}
+    declared = (info.get("user") or {}).get("inputs", ()) if user_inputs is None else user_inputs
+
+    def rows_of(name: str) -> int:
+        return rows if user_rows is None or name not in declared else user_rows
+
     made: dict[str, Array] = {}
-    lengths: dict[str, Array] = {}  # values input -> values per row
     for feature in info["features"]:
         parts = feature["parts"]
         if feature["kind"] == "dense":
             continue
-        counts = random.integers(1, MAX_VALUES_PER_ROW + 1, rows)
-        lengths[parts["values"]] = counts
+        counts = random.integers(1, MAX_VALUES_PER_ROW + 1, rows_of(parts["values"]))
         values = entries[parts["values"]]
         made[parts["values"]] = _values(values, (int(counts.sum()), *_inner(values)), random)
         made |= _sparse(entries, parts, counts) if feature["kind"] == "sparse" else _ragged(entries, parts, counts)
@@ -42,7 +55,7 @@ def generate(info: Mapping[str, Any], rows: int, seed: int = 0) -> dict[str, Arr
         if like is not None and like in made:
             made[name] = _weights(entry, len(made[like]), random)
         else:
-            made[name] = _dense(entry, rows, random)
+            made[name] = _dense(entry, rows_of(name), random)
     return {name: made[name] for name in entries}
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tfctr.bundle.rows import split_roles
 from tfctr.data import npz
-from tfctr.data.rows import split_roles
 from tfctr.errors import InputError
 
 LABEL = "label"
