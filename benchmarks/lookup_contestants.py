@@ -38,28 +38,40 @@ class _Traced:
 
 
 class FusedOp(_Traced):
-    """One TfctrFusedLookup over table files, fed a packed arena. ``run(k)``: (microseconds, output) of batch k."""
+    """One TfctrFusedLookup over table files, fed a packed arena. ``run(k)``: (microseconds, output) of batch k.
 
-    def __init__(self, tables: Sequence[np.ndarray], batches: Sequence[Batch], folder: pathlib.Path):
+    storage: what the float32 tables are stored as ("float16", "bfloat16", "int8"); None: as they are.
+    """
+
+    def __init__(
+        self, tables: Sequence[np.ndarray], batches: Sequence[Batch], folder: pathlib.Path, storage: str | None = None
+    ):
         import tensorflow as tf
 
         from graph_opt.lookup_spec import LookupSpec, OutputSpec, Placement, Step, spec_text
         from tfctr.core import library
 
         ops, native = library.load(), library.native()
-        self._files = [folder / f"t{i}.tbl" for i in range(len(tables))]
-        for file, table in zip(self._files, tables, strict=True):
+        self._tables = tables
+        wide = [folder / f"t{i}.tbl" for i in range(len(tables))]
+        for file, table in zip(wide, tables, strict=True):
             if not file.exists():
                 native.write_table(str(file), file.stem, table)
+        self._files = [file.with_suffix(f".{storage}") if storage else file for file in wide]
+        for file, narrow in zip(wide, self._files, strict=True):
+            if not narrow.exists():
+                native.narrow_table(str(file), storage, str(narrow))
+        width = tables[0].shape[1]
         lookups: list[Any] = []
         bind: dict[str, str] = {}
         for f in range(len(tables)):
             spec = LookupSpec(
                 name=f"f{f}",
                 table=f,
-                table_rows=VOCABULARY,
-                table_width=WIDTH,
+                table_rows=len(tables[f]),
+                table_width=width,
                 table_dtype="float32",
+                storage=storage,
                 form="sparse",
                 ids=f"ids{f}:0",
                 rows=f"indices{f}:0",
@@ -69,12 +81,12 @@ class FusedOp(_Traced):
                 empty="zeros",
                 sort_rows=True,
             )
-            lookups.append((spec, Placement(0, f * WIDTH)))
+            lookups.append((spec, Placement(0, f * width)))
             bind |= {f"ids{f}:0": f"in:{3 * f}", f"indices{f}:0": f"in:{3 * f + 1}", f"shape{f}:0": f"in:{3 * f + 2}"}
-        text = spec_text(lookups, [OutputSpec(form="rows", columns=WIDTH * len(tables), dtype="float32")], bind)
+        text = spec_text(lookups, [OutputSpec(form="rows", columns=width * len(tables), dtype="float32")], bind)
         graph = tf.Graph()
         with graph.as_default():
-            store = ops.TfctrStore(container="", shared_name="bench")
+            store = ops.TfctrStore(container="", shared_name=f"bench {storage}")
             kinds, prints = ["table"] * len(tables), [""] * len(tables)
             opened = ops.TfctrStoreOpen(
                 store=store, filenames=[str(f) for f in self._files], kinds=kinds, fingerprints=prints
@@ -100,9 +112,15 @@ class FusedOp(_Traced):
         """Op time in microseconds and the output."""
         return self._run(self._packed[k], lambda n: "FusedLookup" in n.timeline_label or "FusedLookup" in n.node_name)
 
+    def table_bytes(self) -> int:
+        """Of the files that the op reads."""
+        return sum(f.stat().st_size for f in self._files)
+
     def mapped_tables(self) -> list[np.ndarray]:
         """The same files, mapped: what the bare loop reads."""
-        return [np.memmap(f, np.float32, "r", shape=(VOCABULARY, WIDTH)) for f in self._files]
+        return [
+            np.memmap(f, np.float32, "r", shape=t.shape) for f, t in zip(self._files, self._tables, strict=True)
+        ]
 
 
 def pack(batch: Batch) -> tuple[np.ndarray, np.ndarray]:

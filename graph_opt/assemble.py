@@ -13,6 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.saved_model import loader_impl  # noqa: F401 - registers the collections' protos
 
 from graph_opt.item import GraphItem, StoreFile
+from graph_opt.narrowing import precision, storage_of
 from graph_opt.parity import OutputParity
 from graph_opt.report import PassReport
 from graph_opt.saved_model import SavedModelSource
@@ -68,7 +69,7 @@ def bundle_manifest(
         "created": manifests.now(),
         "bundle_id": bundle_id,
         "isa": os.environ.get("TFCTR_ISA", "dispatched when loaded"),
-        "precision": "fp32",
+        "precision": precision(item.files),
         "source": {
             "path": str(source.path.resolve()),
             "tags": list(source.tags),
@@ -103,7 +104,16 @@ def _file_entry(index: int, file: StoreFile) -> dict[str, Any]:
         "bytes": file.bytes,
         "fingerprint": file.fingerprint,
         "source": file.source,
+        **_storage(file),
     }
+
+
+def _storage(file: StoreFile) -> dict[str, Any]:
+    """Of a float32 table that is stored as something else: what it stands for."""
+    wide = file.narrowed_from
+    if wide is None:
+        return {}
+    return {"storage": storage_of(file), "stands_for": {"dtype": wide.dtype, "shape": list(wide.shape)}}
 
 
 def _pass_entry(report: PassReport) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from graph_opt.describe import boundary, describe, feature_names
 from graph_opt.finish import finish, write_state
 from graph_opt.item import GraphItem
 from graph_opt.lookup_spec import LookupSpec
+from graph_opt.narrowing import widened
 from graph_opt.option_checks import check_options
 from graph_opt.options import ConvertOptions
 from graph_opt.parity import OutputParity
@@ -31,6 +32,7 @@ from graph_opt.saved_model import SavedModelSource, inline, load
 from graph_opt.split.details import split_entries
 from graph_opt.split.features import check_patterns
 from graph_opt.store_files import Checkpoint, item_size
+from graph_opt.table_gate import judge_converted
 from graph_opt.timing import measure
 from graph_opt.view import GraphView
 from tfctr.bundle import naming
@@ -38,6 +40,11 @@ from tfctr.bundle.writer import BundleWriter, check_target
 from tfctr.core import library
 from tfctr.errors import OutputsDifferError, StrictRefusal, UsageError
 
+TABLES = "compress_tables"
+JUDGED = (
+    "outputs: the converted graph over float32 tables against the unfused graph, within 1e-6 + 1e-5 |b|; gate: the "
+    "converted graph over the tables as they are stored against the same over float32 tables, by the accuracy gate"
+)
 Progress = Callable[[str, int, int], None]
 Note = Callable[[str], None]
 
@@ -110,6 +117,7 @@ class _Conversion:
         self.keep_different = False
         self.notes: list[str] = []
         self.timing: dict[str, Any] = {}
+        self.gate: dict[str, Any] = {}
         if source.note:
             self.note(source.note)
         self.bundle_id = uuid.uuid4().hex
@@ -145,6 +153,7 @@ class _Conversion:
                 parity,
                 ops=(before, _op_count(item)),
             )
+            manifest["parity"] |= self.gate
             manifest["timing"] = self.timing
             manifest["elapsed_ms"] = round((time.perf_counter() - self.start) * 1000, 1)
             writer.write_manifest(manifest)
@@ -176,6 +185,8 @@ class _Conversion:
         lookups = [entry for r in reports for entry in r.details.get("lookups", ())]
         fused = any(r.name == "fuse_lookups" and r.status == "ok" for r in reports)
         specs = [spec for group in item.groups for spec, _ in group.lookups] if fused else recognised(reference)[1]
+        narrow = {t["index"]: t["storage"] for r in reports if r.name == TABLES for t in r.details.get("tables", ())}
+        lookups = [{**e, "storage": narrow.get(e["table"])} if e["status"] == "fused" else e for e in lookups]
         described = describe(reference, lookups, specs, final=item)
         for name in item.optimise:
             described[name]["packed"] = item.packed.get(name)
@@ -200,6 +211,7 @@ class _Conversion:
     def _compare(
         self, reference: GraphItem, item: GraphItem, described: dict[str, Any], writer: BundleWriter
     ) -> list[OutputParity]:
+        wide = widened(item)
         finish(reference)
         finish(item)
         state = writer.folder / "variables"
@@ -208,7 +220,9 @@ class _Conversion:
             write_state(item, str(self.source.checkpoint), str(state / "variables"))
         restore = str(state / "variables") if item.restore_op else None
         try:
-            found = compare_items(reference, item, described, self.options, restore, self.progress)
+            if wide is not None:
+                finish(wide)
+            found = compare_items(reference, wide or item, described, self.options, restore, self.progress)
         except tf.errors.OpError as error:
             if not self.keep_different:
                 raise
@@ -220,9 +234,22 @@ class _Conversion:
                 f"signature {first.signature!r}, output {first.output!r}: the converted graph {first.reason}; "
                 "nothing was written"
             )
+        if wide is not None:
+            self._judge_tables(wide, item, described, restore)
         if self.options.report_path is not None and item.optimise:
             self.timing = measure(reference, item, described, self.options, restore)
         return found
+
+    def _judge_tables(self, wide: GraphItem, item: GraphItem, described: dict[str, Any], restore: str | None) -> None:
+        """What narrow tables change is judged by the accuracy gate; all else was compared over float32 tables."""
+        verdicts, told = judge_converted(wide, item, described, self.options, restore)
+        self.gate = {"gate": verdicts, "judged": JUDGED, "gate_inputs": told}
+        failed = [v for v in verdicts if not v["passed"]]
+        if failed and not self.keep_different:
+            raise OutputsDifferError(
+                f"signature {failed[0]['signature']!r}: over {self.options.table_dtype} tables the accuracy gate "
+                f"{failed[0]['text']}; nothing was written"
+            )
 
     def _write(self, writer: BundleWriter, item: GraphItem, reference: GraphItem) -> None:
         kept = {file.path for file in item.files}

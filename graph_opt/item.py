@@ -36,6 +36,8 @@ class StoreFile:
     vocabulary.
     shape: of the tensor; (entries,) of a vocabulary. source: checkpoint key, constant or asset it was made from.
     fingerprint: identifies the contents (checked when the store opens the file).
+    narrowed_from: the float32 file that a table was made from, where it is stored in fewer bytes (lookups over it say
+    so by their ``storage``); dtype and shape are then those of the narrow file.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class StoreFile:
     source: str
     bytes: int = 0
     fingerprint: str = ""
+    narrowed_from: StoreFile | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,6 +125,8 @@ class GraphItem:
     restore_op, restore_filename: node that restores the mutable state and its filename tensor, "" where there is none.
     mutable_state: variables and tables that stay, and why.
     on_copied: called with the number of table bytes just copied.
+    unfused: the graph before its lookups were fused, kept where a later pass generates inputs from what it says about
+    them; never changed.
     """
 
     graph_def: graph_pb2.GraphDef
@@ -148,6 +153,7 @@ class GraphItem:
     restore_filename: str = ""
     mutable_state: list[MutableState] = dataclasses.field(default_factory=list)
     on_copied: Callable[[int], None] | None = None
+    unfused: GraphItem | None = None
 
     def copy(self) -> GraphItem:
         """An independent copy (files on disk are shared: they are never changed once written)."""

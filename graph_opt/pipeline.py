@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
+from graph_opt.passes.compress_tables import compress_tables
 from graph_opt.passes.drop_unused_files import drop_unused_files
 from graph_opt.passes.externalise_tables import externalise_tables
 from graph_opt.passes.externalise_vocabularies import externalise_vocabularies
@@ -60,6 +61,12 @@ LOOKUP_PASSES = (
         run=fuse_lookups,
         does="embedding lookups become fused ops, each proven on surrogate tables",
         order_reason="after normalise: dead waits would keep the old lookups alive",
+    ),
+    Pass(
+        name="compress_tables",
+        run=compress_tables,
+        does="stores the tables of fused lookups as fp16, bf16 or int8 where the accuracy gate passes (--table-dtype)",
+        order_reason="after fuse_lookups: only fused lookups read such tables; before the passes that copy lookups",
     ),
 )
 # The user's own passes run here: on fused lookups, before the graph gets other forms beside it.

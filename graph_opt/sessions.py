@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,16 @@ class ItemSession:
     def run(self, fetches: list[str], feeds: dict[str, Any]) -> list[Any]:
         """Values of ``fetches`` (tensor names); errors are TensorFlow's own."""
         return list(self._session.run(fetches, feeds))
+
+    def op_times_us(self, names: Collection[str], feeds: dict[str, Any]) -> float:
+        """Microseconds that the nodes ``names`` took in one run that computes them (step statistics)."""
+        metadata = config_pb2.RunMetadata()
+        operations = [self._graph.get_operation_by_name(name) for name in names]
+        self._session.run(
+            operations, feeds, config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE), metadata
+        )
+        stats = [n for device in metadata.step_stats.dev_stats for n in device.node_stats]
+        return sum(n.op_end_rel_nanos - n.op_start_rel_nanos for n in stats if n.node_name in names) / 1e3
 
     def close(self) -> None:
         self._session.close()

@@ -33,6 +33,8 @@ _NEARER_OUTPUTS = 3  # attempts after a failed proof, each ending nearer to the 
 
 def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     """See the module docstring. ``details["lookups"]`` lists every lookup found, fused or left, for the manifest."""
+    if options.table_dtype != "fp32":
+        item.unfused = item.copy()
     view = GraphView(item.graph_def)
     facts = Facts(view)
     tables = {node: item.files[index] for node, index in item.tables.items() if node in view}

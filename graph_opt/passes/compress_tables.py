@@ -1,0 +1,264 @@
+"""Float32 tables that only fused lookups read are stored as fp16, bf16 or int8 (``--table-dtype``), as far as the
+accuracy gate passes.
+
+The narrow file lies beside the float32 one; lookups turn its rows into float32 while they gather them, so nothing else
+of the graph changes. The model's outputs before and after are judged on the samples (``graph_opt.gate``). Where they
+do not pass with every table narrow, each table is judged alone, and the largest set, in the order of their effects,
+that passes is kept; the others stay float32 and are reported with their numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from graph_opt.gate import GateLimits, GateResult
+from graph_opt.item import GraphItem, StoreFile
+from graph_opt.narrowing import STORAGE, NarrowTable, saves_bytes, storage_of, use_narrow, write_narrow
+from graph_opt.options import ConvertOptions
+from graph_opt.report import PassOutcome, Refused
+from graph_opt.table_gate import (
+    CannotJudge,
+    GateInputs,
+    TableGate,
+    describe_item,
+    gate_inputs,
+    limits_of,
+    op_times,
+    saved_state,
+)
+from graph_opt.view import GraphView
+
+# Tables judged alone, one run of the model each, where all of them together do not pass.
+MAX_ALONE = 64
+
+
+def compress_tables(item: GraphItem, options: ConvertOptions) -> PassOutcome:
+    """See the module docstring. ``details``: dtype, judged_on, gate (by signature), tables, left, bytes and speed."""
+    if options.table_dtype == "fp32":
+        return PassOutcome(notes=("tables stay as they are (--table-dtype asks for smaller ones)",))
+    storage = STORAGE[options.table_dtype]
+    suited, refused = _suited(item, storage)
+    if not suited:
+        return PassOutcome(refused=tuple(refused), notes=("no table to make smaller",))
+    chosen = {k: f for k, f in suited.items() if options.wants(f.name)}
+    made, failed = _write(item, chosen, storage)
+    kept: set[int] = set()
+    try:
+        outcome = _judge(item, made, storage, options)
+        kept = set(outcome.kept)
+        use_narrow(item, {k: made[k] for k in kept}, storage)
+    finally:
+        for index, table in made.items():
+            if index not in kept and table.file.path is not None:
+                table.file.path.unlink(missing_ok=True)
+    refused += [*failed, *outcome.refused]
+    details = {
+        "dtype": options.table_dtype,
+        **outcome.details,
+        "tables": [_table_entry(made[k], storage) for k in sorted(kept)],
+        "left": [{"table": r.what, "reason": r.reason} for r in refused],
+        "bytes_before": sum(made[k].original.bytes for k in kept),
+        "bytes_after": sum(made[k].file.bytes for k in kept),
+    }
+    return PassOutcome(
+        fired=len(kept),
+        refused=tuple(refused),
+        notes=outcome.notes,
+        details=details,
+        rewrites=tuple(f.name for f in suited.values()),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """Which tables may be narrow. kept: their indices."""
+
+    kept: Sequence[int] = ()
+    refused: Sequence[Refused] = ()
+    notes: tuple[str, ...] = ()
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _suited(item: GraphItem, storage: str) -> tuple[dict[int, StoreFile], list[Refused]]:
+    """Tables of fused lookups that can be stored so, by index; the others with the reason."""
+    view = GraphView(item.graph_def)
+    readers: dict[int, str] = {}
+    for node in view:
+        if node.op == "TfctrTable":
+            users = view.data_consumers(node.name)
+            reader = f"{users[0][0].op} {users[0][0].name!r}" if users else "an output of the model"
+            readers.setdefault(node.attr["index"].i, reader)
+    suited: dict[int, StoreFile] = {}
+    refused = []
+    for index in sorted({spec.table for group in item.groups for spec, _ in group.lookups}):
+        file = item.files[index]
+        reason = _why_not(file, storage, readers.get(index))
+        if reason is None:
+            suited[index] = file
+        elif storage_of(file) != storage:
+            refused.append(Refused(what=f"table {file.name}", reason=reason))
+    for index, reader in readers.items():
+        file = item.files[index]
+        if file.dtype == "float32" and not any(spec.table == index for g in item.groups for spec, _ in g.lookups):
+            reason = f"no fused lookup reads it, but {reader}, which needs float32"
+            refused.append(Refused(what=f"table {file.name}", reason=reason))
+    return suited, refused
+
+
+def _why_not(file: StoreFile, storage: str, reader: str | None) -> str | None:
+    if file.narrowed_from is not None:
+        return f"is stored as {storage_of(file)} already"
+    if file.dtype != "float32":
+        return f"is {file.dtype}; only float32 tables are stored as {storage}"
+    if reader is not None:
+        return f"is also read by {reader}, which needs float32"
+    if file.path is None:
+        return "was only analysed"
+    if not saves_bytes(file, storage):
+        width = math.prod(file.shape[1:])
+        return (
+            f"has {file.shape[0]} rows of {width}: its file, padded to pages of 4096 bytes, would not be smaller as "
+            f"{storage}"
+        )
+    return None
+
+
+def _write(
+    item: GraphItem, tables: Mapping[int, StoreFile], storage: str
+) -> tuple[dict[int, NarrowTable], list[Refused]]:
+    """Narrow files of ``tables``; a table that holds what can't be stored so is refused."""
+    made: dict[int, NarrowTable] = {}
+    refused = []
+    try:
+        for index, file in tables.items():
+            assert file.path is not None
+            try:
+                made[index] = write_narrow(file, index, storage, item.work_dir or file.path.parent, item.on_copied)
+            except ValueError as error:
+                refused.append(Refused(what=f"table {file.name}", reason=str(error)))
+    except BaseException:
+        for table in made.values():
+            if table.file.path is not None:
+                table.file.path.unlink(missing_ok=True)
+        raise
+    return made, refused
+
+
+def _judge(item: GraphItem, made: Mapping[int, NarrowTable], storage: str, options: ConvertOptions) -> _Judged:
+    if not made:
+        return _Judged()
+    inputs = gate_inputs(describe_item(item), item.optimise, options)
+    limits = limits_of(options)
+
+    def with_narrow(indices: Sequence[int]) -> GraphItem:
+        after = item.copy()
+        use_narrow(after, {k: made[k] for k in indices}, storage)
+        return after
+
+    with saved_state(item) as restore:
+        try:
+            gate = TableGate(item, inputs, limits, options, restore)
+        except CannotJudge as error:
+            return _unjudged(made, str(error), inputs)
+        results = gate.judge(with_narrow(list(made)))
+        kept, refused = list(made), []
+        if not _passed(results):
+            kept, refused = _largest(made, lambda indices: gate.judge(with_narrow(indices)), limits)
+            results = gate.judge(with_narrow(kept)) if kept else results
+        speed = op_times(item, with_narrow(kept), inputs, restore) if kept else None
+    details = {
+        "judged_on": inputs.told,
+        "generated": inputs.generated,
+        "limits": dataclasses.asdict(limits),
+        "gate": {name: result.to_json() for name, result in results.items()},
+        "gate_runs": gate.runs,
+        "speed": speed,
+    }
+    notes = (
+        *(f"accuracy gate, {name}: {result.text}" for name, result in results.items()),
+        f"judged on {inputs.told}",
+    )
+    return _Judged(kept=kept, refused=refused, notes=notes, details=details)
+
+
+def _unjudged(made: Mapping[int, NarrowTable], reason: str, inputs: GateInputs) -> _Judged:
+    refused = [Refused(what=f"table {t.original.name}", reason=reason, proof_failed=True) for t in made.values()]
+    return _Judged(refused=refused, notes=(f"not judged: {reason}",), details={"judged_on": inputs.told})
+
+
+def _largest(
+    made: Mapping[int, NarrowTable],
+    judge: Callable[[Sequence[int]], Mapping[str, GateResult]],
+    limits: GateLimits,
+) -> tuple[list[int], list[Refused]]:
+    """Indices of the largest set of tables, in the order of the effects they have alone, that passes together; and the
+    refusals of the others. Runs: one per table (of the ``MAX_ALONE`` whose values move most), and a binary search.
+    """
+    by_error = sorted(made, key=lambda k: made[k].max_abs_error, reverse=True)
+    alone = {k: judge([k]) for k in by_error[:MAX_ALONE]}
+    order = sorted(by_error[MAX_ALONE:], key=lambda k: made[k].max_abs_error)
+    order += sorted((k for k in alone if _passed(alone[k])), key=lambda k: _effect(alone[k], limits))
+    low, high = 0, len(order)  # order[:low] passes, order[:high + 1] does not
+    if len(order) == len(made):
+        high -= 1  # all together did not pass
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _passed(judge(order[:middle])):
+            low = middle
+        else:
+            high = middle - 1
+    kept = order[:low]
+    refused = [_gate_refusal(made[k], alone.get(k)) for k in made if k not in kept]
+    return sorted(kept), refused
+
+
+def _gate_refusal(table: NarrowTable, alone: Mapping[str, GateResult] | None) -> Refused:
+    if alone is None:
+        numbers = f"its values move by up to {table.max_abs_error:.3g}; it was not judged alone"
+    elif _passed(alone):
+        numbers = f"it passes alone ({_numbers(alone)}), but not together with the tables that move scores less"
+    else:
+        numbers = "; ".join(r.text for r in alone.values() if not r.passed)
+    return Refused(
+        what=f"table {table.original.name}", reason=f"stays float32: accuracy gate: {numbers}", proof_failed=True
+    )
+
+
+def _numbers(results: Mapping[str, GateResult]) -> str:
+    worst = max(results.values(), key=lambda r: r.worst_dp)
+    delta = worst.worst_auc_delta
+    return f"max |dp| {worst.worst_dp:.2g}, mean bias {worst.worst_bias:+.2g}" + (
+        "" if delta is None else f", AUC {delta:+.2g}"
+    )
+
+
+def _effect(results: Mapping[str, GateResult], limits: GateLimits) -> float:
+    """How near to its limits a table comes alone."""
+    tiny = 1e-30
+    return max(
+        max(
+            r.worst_dp / max(limits.max_dp, tiny),
+            abs(r.worst_bias) / max(limits.max_bias, tiny),
+            abs(r.worst_auc_delta or 0.0) / max(limits.max_auc_delta, tiny),
+        )
+        for r in results.values()
+    )
+
+
+def _passed(results: Mapping[str, GateResult]) -> bool:
+    return all(r.passed for r in results.values())
+
+
+def _table_entry(table: NarrowTable, storage: str) -> dict[str, Any]:
+    return {
+        "table": table.original.name,
+        "index": table.index,
+        "storage": storage,
+        "shape": list(table.original.shape),
+        "bytes_before": table.original.bytes,
+        "bytes_after": table.file.bytes,
+        "max_abs_error": table.max_abs_error,
+    }
