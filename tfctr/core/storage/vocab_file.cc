@@ -9,6 +9,8 @@ namespace {
 
 constexpr uint64_t kSectionAlign = 64;
 constexpr uint64_t kMinSlots = 8;
+constexpr uint64_t kBucketRecords = 3;  // at most so many on average: a bucket is one or two cache lines
+constexpr size_t kWriteBlock = 1 << 20;
 constexpr uint64_t kMaxEntries = uint64_t{1} << 31;
 
 uint64_t AlignUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -35,6 +37,10 @@ Status AppendPadded(ContainerWriter* writer, const void* data, uint64_t bytes) {
   return writer->Append(zeros, AlignUp(bytes, kSectionAlign) - bytes);
 }
 
+Status TooLarge(const std::string& name) {
+  return Status::Invalid("vocabulary '" + name + "' is too large: at most 2^31 keys and 32 GiB of key bytes");
+}
+
 }  // namespace
 
 const char* KeyKindName(KeyKind kind) { return kind == KeyKind::kString ? "string" : "int64"; }
@@ -54,33 +60,34 @@ Result<std::shared_ptr<const VocabFile>> VocabFile::FromContainer(std::unique_pt
   const Status damaged = Status::Corrupt("'" + path + "': the metadata does not describe a vocabulary");
   const auto name = metadata.find("name");
   const auto keys = metadata.find("keys");
-  uint64_t slots = 0;
+  uint64_t slots = 0;  // buckets of string keys
   uint64_t order_offset = 0;
   std::shared_ptr<VocabFile> vocab(new VocabFile());
+  const bool text = keys != metadata.end() && keys->second == "string";
   if (name == metadata.end() || keys == metadata.end() || !ParseInt(metadata, "size", &vocab->size_) ||
-      !ParseInt(metadata, "slots", &slots) || !ParseInt(metadata, "order_offset", &order_offset)) {
+      !ParseInt(metadata, text ? "buckets" : "slots", &slots) || !ParseInt(metadata, "order_offset", &order_offset)) {
     return damaged;
   }
   vocab->name_ = name->second;
   const uint64_t total = container->data_bytes();
   const uint64_t size = static_cast<uint64_t>(vocab->size_);
   if (vocab->size_ < 0 || size > kMaxEntries || slots == 0 || (slots & (slots - 1)) != 0 || slots > 4 * kMaxEntries ||
-      size >= slots || order_offset % kSectionAlign != 0 || order_offset > total ||
+      (!text && size >= slots) || order_offset % kSectionAlign != 0 || order_offset > total ||
       size * sizeof(uint32_t) > total - order_offset) {
     return damaged;
   }
-  vocab->slot_mask_ = slots - 1;
+  vocab->mask_ = slots - 1;
   const uint8_t* data = container->data();
   vocab->order_ = reinterpret_cast<const uint32_t*>(data + order_offset);
-  if (keys->second == "string") {
+  if (text) {
     uint64_t records_offset = 0;
     vocab->key_kind_ = KeyKind::kString;
-    if (slots * sizeof(StringSlot) > order_offset || !ParseInt(metadata, "records_offset", &records_offset) ||
+    if ((slots + 1) * sizeof(uint32_t) > order_offset || !ParseInt(metadata, "records_offset", &records_offset) ||
         !ParseInt(metadata, "records_bytes", &vocab->records_bytes_) || records_offset % kSectionAlign != 0 ||
         records_offset > total || vocab->records_bytes_ > total - records_offset) {
       return damaged;
     }
-    vocab->string_slots_ = reinterpret_cast<const StringSlot*>(data);
+    vocab->directory_ = reinterpret_cast<const uint32_t*>(data);
     vocab->records_ = data + records_offset;
   } else if (keys->second == "int64") {
     vocab->key_kind_ = KeyKind::kInt64;
@@ -105,11 +112,16 @@ bool VocabFile::Find(int64_t key, int64_t* value) const {
 
 bool VocabFile::EntryAt(int64_t i, std::string_view* key, int64_t* value) const {
   if (key_kind_ != KeyKind::kString || i < 0 || i >= size_) return false;
-  return ReadRecord(order_[i], key, value);
+  RecordHeader header;
+  const char* found;
+  if (!ReadRecord(order_[i], &header, &found)) return false;
+  *key = std::string_view(found, header.length);
+  *value = header.value;
+  return true;
 }
 
 bool VocabFile::EntryAt(int64_t i, int64_t* key, int64_t* value) const {
-  if (key_kind_ != KeyKind::kInt64 || i < 0 || i >= size_ || order_[i] > slot_mask_) return false;
+  if (key_kind_ != KeyKind::kInt64 || i < 0 || i >= size_ || order_[i] > mask_) return false;
   *key = int64_slots_[order_[i]].key;
   *value = int64_slots_[order_[i]].value;
   return true;
@@ -123,7 +135,6 @@ Result<std::unique_ptr<VocabWriter>> VocabWriter::Create(const std::string& path
   writer->writer_ = container.Take();
   writer->name_ = name;
   writer->kind_ = kind;
-  writer->records_.resize(8);  // record number 0 means "no record"
   writer->index_.resize(kMinSlots);
   return writer;
 }
@@ -161,8 +172,8 @@ uint32_t VocabWriter::Claim(uint64_t hash, const Same& same) {
 Status VocabWriter::Add(std::string_view key, int64_t value) {
   if (kind_ != KeyKind::kString) return Status::Invalid("vocabulary '" + name_ + "' has int64 keys");
   if (key.size() > std::numeric_limits<uint32_t>::max() || order_.size() >= kMaxEntries ||
-      records_.size() / 8 >= std::numeric_limits<uint32_t>::max()) {
-    return Status::Invalid("vocabulary '" + name_ + "' is too large: at most 2^31 keys and 32 GiB of key bytes");
+      (records_.size() + VocabFile::kRecordHeaderBytes + key.size()) / 8 >= std::numeric_limits<uint32_t>::max() - 1) {
+    return TooLarge(name_);
   }
   const uint64_t hash = VocabHash(key);
   const uint32_t before = Claim(hash, [&](uint32_t entry) {
@@ -178,12 +189,14 @@ Status VocabWriter::Add(std::string_view key, int64_t value) {
   }
   hashes_.push_back(hash);
   order_.push_back(static_cast<uint32_t>(records_.size() / 8));
-  const uint32_t length = static_cast<uint32_t>(key.size());
+  VocabFile::RecordHeader header;
+  header.value = value;
+  header.length = static_cast<uint32_t>(key.size());
+  header.tag = static_cast<uint32_t>(hash >> 32);
   const size_t at = records_.size();
-  records_.resize(AlignUp(at + VocabFile::kRecordHeaderBytes + length, 8));
-  std::memcpy(records_.data() + at, &value, sizeof(value));
-  std::memcpy(records_.data() + at + 8, &length, sizeof(length));
-  if (length > 0) std::memcpy(records_.data() + at + VocabFile::kRecordHeaderBytes, key.data(), length);
+  records_.resize(AlignUp(at + VocabFile::kRecordHeaderBytes + key.size(), 8));
+  std::memcpy(records_.data() + at, &header, VocabFile::kRecordHeaderBytes);
+  if (!key.empty()) std::memcpy(records_.data() + at + VocabFile::kRecordHeaderBytes, key.data(), key.size());
   return Status::Ok();
 }
 
@@ -199,20 +212,70 @@ Status VocabWriter::Add(int64_t key, int64_t value) {
   return Status::Ok();
 }
 
-Status VocabWriter::FinishStrings(Metadata* metadata) {
-  std::vector<VocabFile::StringSlot> slots(index_.size());
-  for (size_t i = 0; i < slots.size(); ++i) {
-    if (index_[i] == 0) continue;
-    const uint32_t entry = index_[i] - 1;
-    slots[i] = {static_cast<uint32_t>(hashes_[entry] >> 32), order_[entry]};
+uint64_t VocabWriter::RecordBytes(uint32_t entry) const {
+  const uint64_t end = entry + 1 < order_.size() ? uint64_t{order_[entry + 1]} * 8 : records_.size();
+  return end - uint64_t{order_[entry]} * 8;
+}
+
+void VocabWriter::AppendBucketHeader(const uint32_t* entries, uint32_t count, uint32_t begin,
+                                     const std::vector<uint32_t>& placed, std::vector<uint8_t>* out) const {
+  uint8_t header[VocabFile::kBucketHeaderBytes] = {};
+  uint8_t* offsets = header + VocabFile::kBucketSlots;
+  if (count > VocabFile::kBucketSlots || placed[entries[count - 1]] - begin >= VocabFile::kWalk) {
+    offsets[0] = VocabFile::kWalk;
+  } else {
+    for (uint32_t k = 0; k < count; ++k) {
+      header[k] = static_cast<uint8_t>(VocabFile::BucketTag(hashes_[entries[k]]));
+      offsets[k] = static_cast<uint8_t>(placed[entries[k]] - begin);
+    }
   }
-  TFCTR_RETURN_IF_ERROR(AppendPadded(writer_.get(), slots.data(), slots.size() * sizeof(slots[0])));
-  (*metadata)["size"] = std::to_string(order_.size());
+  out->insert(out->end(), header, header + sizeof(header));
+}
+
+Status VocabWriter::FinishStrings(Metadata* metadata) {
+  const uint32_t count = static_cast<uint32_t>(order_.size());
+  uint64_t buckets = 1;
+  while (buckets * kBucketRecords < count) buckets *= 2;
+  // Entries by bucket, in the order of writing within one.
+  std::vector<uint32_t> starts(buckets + 1);
+  for (const uint64_t hash : hashes_) ++starts[(hash & (buckets - 1)) + 1];
+  for (uint64_t b = 0; b < buckets; ++b) starts[b + 1] += starts[b];
+  std::vector<uint32_t> sorted(count);
+  std::vector<uint32_t> next(starts.begin(), starts.end() - 1);
+  for (uint32_t entry = 0; entry < count; ++entry) sorted[next[hashes_[entry] & (buckets - 1)]++] = entry;
+  std::vector<uint32_t> directory(buckets + 1);
+  std::vector<uint32_t> placed(count);
+  uint64_t bytes = 0;
+  for (uint64_t b = 0; b < buckets; ++b) {
+    directory[b] = static_cast<uint32_t>(bytes / 8);
+    if (starts[b] < starts[b + 1]) bytes += VocabFile::kBucketHeaderBytes;
+    for (uint32_t k = starts[b]; k < starts[b + 1]; ++k) {
+      placed[sorted[k]] = static_cast<uint32_t>(bytes / 8);
+      bytes += RecordBytes(sorted[k]);
+    }
+  }
+  if (bytes / 8 > std::numeric_limits<uint32_t>::max()) return TooLarge(name_);
+  directory[buckets] = static_cast<uint32_t>(bytes / 8);
+  TFCTR_RETURN_IF_ERROR(AppendPadded(writer_.get(), directory.data(), directory.size() * sizeof(uint32_t)));
+  (*metadata)["size"] = std::to_string(count);
+  (*metadata)["buckets"] = std::to_string(buckets);
   (*metadata)["order_offset"] = std::to_string(writer_->bytes_written());
-  TFCTR_RETURN_IF_ERROR(AppendPadded(writer_.get(), order_.data(), order_.size() * sizeof(uint32_t)));
+  TFCTR_RETURN_IF_ERROR(AppendPadded(writer_.get(), placed.data(), placed.size() * sizeof(uint32_t)));
   (*metadata)["records_offset"] = std::to_string(writer_->bytes_written());
-  (*metadata)["records_bytes"] = std::to_string(records_.size());
-  return writer_->Append(records_.data(), records_.size());
+  (*metadata)["records_bytes"] = std::to_string(bytes);
+  std::vector<uint8_t> block;
+  for (uint64_t b = 0; b < buckets; ++b) {
+    if (starts[b] == starts[b + 1]) continue;
+    AppendBucketHeader(sorted.data() + starts[b], starts[b + 1] - starts[b], directory[b], placed, &block);
+    for (uint32_t k = starts[b]; k < starts[b + 1]; ++k) {
+      const uint8_t* record = records_.data() + uint64_t{order_[sorted[k]]} * 8;
+      block.insert(block.end(), record, record + RecordBytes(sorted[k]));
+    }
+    if (block.size() < kWriteBlock) continue;
+    TFCTR_RETURN_IF_ERROR(writer_->Append(block.data(), block.size()));
+    block.clear();
+  }
+  return writer_->Append(block.data(), block.size());
 }
 
 Status VocabWriter::FinishInts(Metadata* metadata) {
@@ -235,6 +298,7 @@ Status VocabWriter::FinishInts(Metadata* metadata) {
   }
   TFCTR_RETURN_IF_ERROR(AppendPadded(writer_.get(), slots.data(), slots.size() * sizeof(slots[0])));
   (*metadata)["size"] = std::to_string(entries_.size());
+  (*metadata)["slots"] = std::to_string(slots.size());
   (*metadata)["empty_key"] = std::to_string(empty_key);
   (*metadata)["order_offset"] = std::to_string(writer_->bytes_written());
   return writer_->Append(order.data(), order.size() * sizeof(uint32_t));
@@ -242,7 +306,6 @@ Status VocabWriter::FinishInts(Metadata* metadata) {
 
 Status VocabWriter::Finish() {
   Metadata metadata = {{"kind", "vocab"}, {"name", name_}, {"keys", KeyKindName(kind_)}};
-  metadata["slots"] = std::to_string(index_.size());
   TFCTR_RETURN_IF_ERROR(kind_ == KeyKind::kString ? FinishStrings(&metadata) : FinishInts(&metadata));
   return writer_->Finish(metadata);
 }

@@ -66,6 +66,47 @@ void Strings() {
   for (size_t i = 0; i < keys.size(); ++i) CHECK_EQ(found[i + 1], static_cast<int64_t>(i) - 3);
 }
 
+// Buckets that their 8 tags and offsets cannot describe: many keys in one, and long ones.
+void CrowdedBuckets() {
+  TempDir dir;
+  std::vector<std::string> keys;
+  for (int i = 0; keys.size() < 40; ++i) {  // the writer makes 16 buckets of 40 keys
+    const std::string key = std::to_string(i);
+    if ((VocabHash(key) & 15) == 3) keys.push_back(key);
+  }
+  for (const size_t length : {0, 5000}) {
+    for (std::string& key : keys) key += std::string(length, 'x');
+    const std::vector<std::string_view> views(keys.begin(), keys.end());
+    CHECK_OK(Write(dir.File("v"), KeyKind::kString, views));
+    const auto vocab = Open(dir.File("v"));
+    std::vector<int64_t> found(keys.size());
+    vocab->FindBatch(views.data(), static_cast<int64_t>(views.size()), -1, found.data());
+    for (size_t i = 0; i < keys.size(); ++i) CHECK_EQ(found[i], static_cast<int64_t>(i));
+    int64_t value = 0;
+    CHECK(!vocab->Find(std::string_view("none"), &value));
+  }
+}
+
+// Every length around those at which the hash and the comparison change their ways, one byte off at every place.
+void NearKeys() {
+  TempDir dir;
+  std::vector<std::string> keys;
+  for (size_t n = 0; n <= 40; ++n)
+    keys.push_back(std::string("abcdefghijklmnopqrstuvwxyz0123456789ABCDEF").substr(0, n));
+  CHECK_OK(Write(dir.File("v"), KeyKind::kString, std::vector<std::string_view>(keys.begin(), keys.end())));
+  const auto vocab = Open(dir.File("v"));
+  for (size_t n = 0; n <= 40; ++n) {
+    int64_t value = 0;
+    CHECK(vocab->Find(std::string_view(keys[n]), &value));
+    CHECK_EQ(value, static_cast<int64_t>(n));
+    for (size_t at = 0; at < n; ++at) {
+      std::string other = keys[n];
+      other[at] ^= 1;
+      CHECK(!vocab->Find(std::string_view(other), &value));
+    }
+  }
+}
+
 void Ints() {
   TempDir dir;
   std::vector<int64_t> keys = {kMin, kMin + 1, kMax, -1, 0, 1};
@@ -200,6 +241,8 @@ void FindEachCallsInOrder() {
 
 int main() {
   tfctr::Strings();
+  tfctr::CrowdedBuckets();
+  tfctr::NearKeys();
   tfctr::Ints();
   tfctr::Empty();
   tfctr::Duplicates();
