@@ -33,7 +33,7 @@ def merge_transfers(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     facts = Facts(view)
     rows = RowsOfForms(item, facts)
     plans = [plan_to_dense(group, rows, facts) for group in crossings.to_dense()]
-    plans += [plan_to_sparse(group, rows, facts) for group in crossings.to_sparse()]
+    plans += [plan_to_sparse(group, rows, facts, crossings) for group in crossings.to_sparse()]
     if not plans:
         return _refuse("nothing crosses between the devices")
     merger = Merger(view, crossings)

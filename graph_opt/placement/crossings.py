@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from graph_opt.item import GraphItem
 from graph_opt.placement.devices import canonical_device
-from graph_opt.placement.sides import forms, signature_sets
+from graph_opt.placement.sides import PASSES, forms, signature_sets
 from graph_opt.signature_info import composite_parts
 from graph_opt.view import GraphView, canonical, is_control, node_of
 
@@ -103,6 +103,18 @@ class Crossings:
         for key, tensor in left.items():
             group.tensors.setdefault(tensor, [])
             group.outputs.setdefault(name, {})[key] = tensor
+
+    def outputs_behind(self, tensor: str, signature: str) -> list[str]:
+        """Outputs of ``signature`` that are ``tensor``, passed on by nothing but identities."""
+        named = {canonical(i.name): k for k, i in self.item.signatures[signature].outputs.items()}
+        pending, found = [canonical(tensor)], []
+        while pending:
+            one = pending.pop()
+            found += [named[one]] if one in named else []
+            pending += [
+                f"{n.name}:{k if n.op == 'IdentityN' else 0}" for n, k in self.view.consumers(one) if n.op in PASSES
+            ]
+        return sorted(found)
 
     def control(self) -> list[tuple[str, str]]:
         """(source, node) of control edges from one of the two devices to the other."""

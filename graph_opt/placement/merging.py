@@ -82,15 +82,14 @@ def plan_to_dense(group: Group, rows: RowsOfForms, facts: Facts) -> Plan:
     return plan
 
 
-def plan_to_sparse(group: Group, rows: RowsOfForms, facts: Facts) -> Plan:
+def plan_to_sparse(group: Group, rows: RowsOfForms, facts: Facts, crossings: Crossings) -> Plan:
+    """One packed tensor of all outputs, and of what a later lookup needs, with one entry per row of the batch."""
     plan = Plan(group, False, [], [], [], {})
-    of_output = {t: (name, key) for name, outputs in group.outputs.items() for key, t in outputs.items()}
     for tensor in group.tensors:
-        if tensor in of_output:
-            signature, output = of_output[tensor]
-            found = rows.of_output(output, tensor, signature)
-        else:
-            found = rows.of(tensor, group.signatures)
+        found = rows.of(tensor, group.signatures)
+        if not found.along:  # what joins users and items is known by the output that it ends in
+            ends = [(o, s) for s in sorted(group.signatures & rows.forms) for o in crossings.outputs_behind(tensor, s)]
+            found = next((r for o, s in ends if (r := rows.of_output(o, s)).along), found)
         part = Part(tensor, found, facts.dtype(tensor))
         if found.along == BATCH and part.dtype in PACKABLE:
             plan.batch.append(part)

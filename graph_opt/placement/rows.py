@@ -36,12 +36,12 @@ class RowsOfForms:
 
     def __init__(self, item: GraphItem, facts: Facts) -> None:
         self._item, self._facts = item, facts
-        self._forms = set(forms(item))
+        self.forms = set(forms(item))
         self._split = {form.signature: (name, form) for name, form in item.split.items()}
 
     def of(self, tensor: str, signatures: frozenset[str]) -> Rows:
         """What all ``signatures`` agree on."""
-        asked = sorted(signatures & self._forms)
+        asked = sorted(signatures & self.forms)
         found = [self._in_form(canonical(tensor), name) for name in asked]
         if not found:
             return Rows(reason="no form of the model reads it")
@@ -49,13 +49,13 @@ class RowsOfForms:
             return Rows(reason=f"its rows are not the same in {' and '.join(asked)}")
         return found[0]
 
-    def of_output(self, output: str, tensor: str, signature: str) -> Rows:
+    def of_output(self, output: str, signature: str) -> Rows:
         """Of an output: those of a split form have the rows of the output that they stand for."""
-        if signature in self._split:
-            plain = self._item.signatures[self._split[signature][0]].outputs
-            if output in plain and composite_parts(plain[output])[0] == "dense":
-                return self._in_form(canonical(plain[output].name), self._split[signature][0])
-        return self._in_form(canonical(tensor), signature)
+        plain = self._split[signature][0] if signature in self._split else signature
+        infos = self._item.signatures[plain].outputs
+        if output not in infos or composite_parts(infos[output])[0] != "dense":
+            return Rows(reason="it is no dense output")
+        return self._in_form(canonical(infos[output].name), plain)
 
     @functools.cache  # noqa: B019 - lives as long as one run of a pass
     def _rows(self, name: str) -> RowFacts:

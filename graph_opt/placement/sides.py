@@ -18,6 +18,7 @@ from graph_opt.functionals import FUNCTIONALS
 from graph_opt.fused_node import FUSED_OP
 from graph_opt.item import GraphItem
 from graph_opt.placement.control import TF1_CONTROL, body_ops, regions
+from graph_opt.placement.joins import JOINS
 from graph_opt.recognise.facts import Facts, has_effect
 from graph_opt.verify import output_dtypes
 from graph_opt.view import GraphView, node_of, port_of
@@ -50,9 +51,9 @@ _NARROWING = frozenset(
         "Squeeze", "ExpandDims", "Reshape", "Identity", "Any", "All",
     }
 )  # fmt: skip
-_PASSES = frozenset({"Identity", "IdentityN", "Snapshot", "StopGradient", "PreventGradient", "CheckNumerics"})
+PASSES = frozenset({"Identity", "IdentityN", "Snapshot", "StopGradient", "PreventGradient", "CheckNumerics"})
 # Only move values about: a model that does nothing else with its lookups has no dense part.
-_MOVES = _PASSES | {
+_MOVES = PASSES | {
     "Reshape", "Squeeze", "ExpandDims", "ConcatV2", "Pack", "Unpack", "Split", "SplitV", "Slice", "StridedSlice",
     "Cast",
 }  # fmt: skip
@@ -171,7 +172,7 @@ class _Finder:
 
     def _is_host(self, node: node_def_pb2.NodeDef) -> bool:
         """Feeds, and whatever touches strings, resources or the entries of sparse features."""
-        if node.op.startswith(_HOST_PREFIXES) or node.op in _REDUCERS:
+        if node.op.startswith(_HOST_PREFIXES) and node.op not in JOINS or node.op in _REDUCERS:
             return True
         return any(t in _HOST_TYPES for t in self._dtypes(node))
 
@@ -207,7 +208,7 @@ class _Finder:
             if node.name in used or node.op not in _MOVES or self.side.get(node.name) != DENSE:
                 continue
             sources = {self.side.get(node_of(t), SPARSE) for t in self.view.inputs(node)}
-            if node.op in _PASSES or sources == {SPARSE}:
+            if node.op in PASSES or sources == {SPARSE}:
                 self.side[node.name] = SPARSE
 
     def _narrows(self, node: node_def_pb2.NodeDef) -> bool:
