@@ -38,9 +38,9 @@ constexpr int kArgs = 4;
 // What StringToHashBucketFast uses; farmhash's symbols are in TensorFlow's framework library.
 uint64_t Fingerprint64(std::string_view text) { return ::util::Fingerprint64(text.data(), text.size()); }
 
-std::string_view StringAtIndex(const void* data, int64_t index) {
-  const tstring& text = static_cast<const tstring*>(data)[index];
-  return std::string_view(text.data(), text.size());
+void StringsAtIndex(const void* data, int64_t begin, int64_t n, std::string_view* out) {
+  const tstring* texts = static_cast<const tstring*>(data) + begin;
+  for (int64_t i = 0; i < n; ++i) out[i] = std::string_view(texts[i].data(), texts[i].size());
 }
 
 // State of one request, reused by the next one of the thread.
@@ -74,7 +74,7 @@ class TensorInputs : public LookupInputs {
     for (int d = 0; d < view->rank; ++d) view->dims[d] = input.dims[d];
     if (type.is_string) {
       view->data = context_->input(kStrings).flat<tstring>().data() + input.offset;
-      view->string_at = &StringAtIndex;
+      view->strings_at = &StringsAtIndex;
     } else {
       view->data = context_->input(kArena).tensor_data().data() + input.offset;
     }
@@ -93,7 +93,7 @@ class TensorInputs : public LookupInputs {
     view->rank = tensor.dims() <= TensorView::kMaxRank ? tensor.dims() : -1;
     for (int d = 0; d < view->rank; ++d) view->dims[d] = tensor.dim_size(d);
     view->data = tensor.data();
-    view->string_at = view->is_string ? &StringAtIndex : nullptr;
+    view->strings_at = view->is_string ? &StringsAtIndex : nullptr;
   }
 
   OpKernelContext* const context_;

@@ -37,7 +37,9 @@ struct Column {
   }
 };
 
-std::string_view StringOf(const void* data, int64_t index) { return static_cast<const std::string*>(data)[index]; }
+void StringsOf(const void* data, int64_t begin, int64_t n, std::string_view* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<const std::string*>(data)[begin + i];
+}
 
 uint64_t TestHash(std::string_view text) {
   const uint64_t key[2] = {1, 2};
@@ -58,7 +60,7 @@ class Inputs : public LookupInputs {
       view->elements *= column.dims[d];
     }
     view->data = column.is_string ? static_cast<const void*>(column.strings.data()) : column.bytes.data();
-    view->string_at = &StringOf;
+    view->strings_at = &StringsOf;
     return Status::Ok();
   }
   StepContext Steps() const override { return {&TestHash, nullptr, 0}; }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tfctr/core/lookup/half.h"
+#include "tfctr/core/lookup/row_prefetch.h"
 #include "tfctr/core/lookup/sip_hash.h"
 
 namespace tfctr {
@@ -84,6 +85,12 @@ std::string_view Decimal(int64_t value, bool is_unsigned, char* buffer) {
   return std::string_view(at, static_cast<size_t>(end - at));
 }
 
+// Address of a row of any id, in range or not: only to be prefetched.
+const uint8_t* AddressOf(const uint8_t* table, int64_t id, int64_t row_bytes) {
+  return reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(table) +
+                                          static_cast<uint64_t>(id) * static_cast<uint64_t>(row_bytes));
+}
+
 template <typename T>
 void LoadIntegers(const TensorView& view, int64_t begin, int64_t n, int64_t* ids) {
   const T* data = Data<T>(view) + begin;
@@ -137,7 +144,7 @@ bool EqualsAt(const TensorView& view, int64_t index, const TextValue& value) {
 }
 
 Status IdBlock::Run(const TensorView& raw, int64_t begin, int64_t end, const Step* steps, size_t step_count,
-                    int64_t last_dim, const StepContext& context) {
+                    int64_t last_dim, const StepContext& context, const RowHint* hint) {
   raw_ = &raw;
   begin_ = begin;
   size_ = end - begin;
@@ -145,7 +152,9 @@ Status IdBlock::Run(const TensorView& raw, int64_t begin, int64_t end, const Ste
   if (static_cast<int64_t>(ids_storage_.size()) < size_) ids_storage_.resize(size_);
   ids_ = ids_storage_.data();
   Load();
-  for (size_t i = 0; i < step_count; ++i) TFCTR_RETURN_IF_ERROR(RunStep(steps[i], last_dim, context));
+  for (size_t i = 0; i < step_count; ++i) {
+    TFCTR_RETURN_IF_ERROR(RunStep(steps[i], last_dim, context, i + 1 == step_count ? hint : nullptr));
+  }
   return Status::Ok();
 }
 
@@ -184,6 +193,17 @@ void IdBlock::Load() {
 std::string_view IdBlock::TextAt(int64_t k, char* buffer) const {
   if (kind_ == Kind::kString) return raw_->StringValue(source(k));
   return Decimal(ids_[k], IsUnsigned(dtype_), buffer);
+}
+
+// The strings that are left, side by side.
+const std::string_view* IdBlock::Texts() {
+  if (static_cast<int64_t>(texts_.size()) < size_) texts_.resize(size_);
+  if (!pruned_) {
+    raw_->strings_at(raw_->data, begin_, size_, texts_.data());
+  } else {
+    for (int64_t k = 0; k < size_; ++k) texts_[k] = raw_->StringValue(sources_[k]);
+  }
+  return texts_.data();
 }
 
 double IdBlock::FloatAt(int64_t k) const { return NumberAt(*raw_, source(k)); }
@@ -244,7 +264,36 @@ void IdBlock::PruneEqual(const TextValue& value) {
   }
 }
 
-Status IdBlock::RunVocab(const Step& step, const StepContext& context) {
+template <typename GetText, typename Hash>
+void IdBlock::HashEach(GetText text, Hash hash, uint64_t buckets, const RowHint* hint) {
+  for (int64_t k = 0; k < size_; ++k) {
+    ids_[k] = static_cast<int64_t>(hash(text(k)) % buckets);
+    if (hint != nullptr) PrefetchRow(AddressOf(hint->table, ids_[k], hint->row_bytes), hint->row_bytes);
+  }
+}
+
+void IdBlock::RunHash(const Step& step, const StepContext& context, const RowHint* hint) {
+  const uint64_t buckets = static_cast<uint64_t>(step.ints[0]);
+  const auto strong = [&step](std::string_view text) { return SipHash::Hash(step.key, text); };
+  const auto run = [&](auto text) {
+    if (step.kind == StepKind::kHashFast) {
+      HashEach(text, context.fingerprint64, buckets, hint);
+    } else {
+      HashEach(text, strong, buckets, hint);
+    }
+  };
+  if (kind_ == Kind::kString) {
+    const std::string_view* texts = Texts();
+    run([texts](int64_t k) { return texts[k]; });
+  } else {
+    char buffer[kDecimalDigits];
+    run([this, &buffer](int64_t k) { return TextAt(k, buffer); });
+  }
+  kind_ = Kind::kInteger;
+  dtype_ = DType::kInt64;
+}
+
+Status IdBlock::RunVocab(const Step& step, const StepContext& context, const RowHint* hint) {
   const int64_t index = step.ints[0];
   const VocabFile* vocab = index >= 0 && index < context.vocab_count ? context.vocabs[index] : nullptr;
   if (vocab == nullptr) return Status::Invalid("file " + std::to_string(index) + " of the store is no vocabulary");
@@ -255,7 +304,10 @@ Status IdBlock::RunVocab(const Step& step, const StepContext& context) {
     return oov ? step.ints[1] + static_cast<int64_t>(context.fingerprint64(text) % static_cast<uint64_t>(step.ints[2]))
                : step.ints[1];
   };
-  const auto hit = [this](int64_t k, int64_t value) { ids_[k] = value; };
+  const auto hit = [this, hint](int64_t k, int64_t value) {
+    ids_[k] = value;
+    if (hint != nullptr) PrefetchRow(AddressOf(hint->table, value, hint->row_bytes), hint->row_bytes);
+  };
   if (!text_keys) {
     if (kind_ != Kind::kInteger) {
       return Status::Invalid("vocabulary '" + vocab->name() + "' has int64 keys, the values are strings");
@@ -265,8 +317,9 @@ Status IdBlock::RunVocab(const Step& step, const StepContext& context) {
         size_, [this](int64_t k) { return ids_[k]; }, hit,
         [&](int64_t k, int64_t key) { ids_[k] = missing(oov ? Decimal(key, is_unsigned, buffer) : ""); });
   } else if (kind_ == Kind::kString) {
+    const std::string_view* texts = Texts();
     vocab->FindEach(
-        size_, [this](int64_t k) { return raw_->StringValue(source(k)); }, hit,
+        size_, [texts](int64_t k) { return texts[k]; }, hit,
         [&](int64_t k, std::string_view key) { ids_[k] = missing(key); });
   } else if (kind_ == Kind::kText) {
     for (int64_t k = 0; k < size_; ++k) {
@@ -281,10 +334,9 @@ Status IdBlock::RunVocab(const Step& step, const StepContext& context) {
   return Status::Ok();
 }
 
-Status IdBlock::RunStep(const Step& step, int64_t last_dim, const StepContext& context) {
+Status IdBlock::RunStep(const Step& step, int64_t last_dim, const StepContext& context, const RowHint* hint) {
   const int64_t c = step.ints.empty() ? 0 : step.ints[0];
   const bool is_unsigned = IsUnsigned(dtype_);
-  char buffer[kDecimalDigits];
   switch (step.kind) {
     case StepKind::kCast:
       Cast(step.dtype);
@@ -338,21 +390,14 @@ Status IdBlock::RunStep(const Step& step, int64_t last_dim, const StepContext& c
       break;
     case StepKind::kHashFast:
     case StepKind::kHashStrong:
-      for (int64_t k = 0; k < size_; ++k) {
-        const std::string_view text = TextAt(k, buffer);
-        const uint64_t hash =
-            step.kind == StepKind::kHashFast ? context.fingerprint64(text) : SipHash::Hash(step.key, text);
-        ids_[k] = static_cast<int64_t>(hash % static_cast<uint64_t>(c));
-      }
-      kind_ = Kind::kInteger;
-      dtype_ = DType::kInt64;
+      RunHash(step, context, hint);
       break;
     case StepKind::kBucketize:
       Bucketize(step.floats);
       break;
     case StepKind::kVocab:
     case StepKind::kVocabOov:
-      return RunVocab(step, context);
+      return RunVocab(step, context, hint);
     case StepKind::kSelectNegative:
       if (!is_unsigned) Apply([c](int64_t v) { return v < 0 ? c : v; });
       break;

@@ -24,12 +24,20 @@ struct StepContext {
   int64_t vocab_count = 0;
 };
 
+// The table that the ids will be looked up in: steps that take long per value (hash, vocabulary) fetch its rows as soon
+// as they know them.
+struct RowHint {
+  const uint8_t* table = nullptr;
+  int64_t row_bytes = 0;
+};
+
 class IdBlock {
  public:
   // Loads values [begin, end) of `raw` and runs `steps` on them. `last_dim`: length of the last axis of `raw` (addcol).
-  // Errors: a vocabulary that is not there, or addcol over another number of columns.
+  // `hint`: where the ids are row numbers of a table (may be null). Errors: a vocabulary that is not there, or addcol
+  // over another number of columns.
   Status Run(const TensorView& raw, int64_t begin, int64_t end, const Step* steps, size_t step_count, int64_t last_dim,
-             const StepContext& context);
+             const StepContext& context, const RowHint* hint = nullptr);
 
   int64_t size() const { return size_; }
   // The ids, as 64-bit numbers; size() of them.
@@ -50,8 +58,12 @@ class IdBlock {
   void Cast(DType to);
   void Bucketize(const std::vector<float>& boundaries);
   void PruneEqual(const TextValue& value);
-  Status RunVocab(const Step& step, const StepContext& context);
-  Status RunStep(const Step& step, int64_t last_dim, const StepContext& context);
+  const std::string_view* Texts();
+  void RunHash(const Step& step, const StepContext& context, const RowHint* hint);
+  template <typename GetText, typename Hash>
+  void HashEach(GetText text, Hash hash, uint64_t buckets, const RowHint* hint);
+  Status RunVocab(const Step& step, const StepContext& context, const RowHint* hint);
+  Status RunStep(const Step& step, int64_t last_dim, const StepContext& context, const RowHint* hint);
   template <typename F>
   void Apply(F f);
   void Wrap();
@@ -65,6 +77,7 @@ class IdBlock {
   int64_t* ids_ = nullptr;
   std::vector<int64_t> ids_storage_;
   std::vector<int64_t> sources_;
+  std::vector<std::string_view> texts_;
 };
 
 template <typename Keep>

@@ -280,7 +280,10 @@ bool Runner::StreamBlock(int32_t index, const Part& part) {
     task.ids_wide = b.ids.dtype == DType::kInt64;
   } else {
     const int64_t last_dim = b.ids.rank > 0 ? b.ids.dims[b.ids.rank - 1] : 1;
-    if (!s_.ids.Run(b.ids, part.value_begin, part.value_end, f.spec.steps.data(), f.step_count, last_dim, call_->steps_)
+    const RowHint hint{b.table, f.row_bytes};
+    if (!s_.ids
+             .Run(b.ids, part.value_begin, part.value_end, f.spec.steps.data(), f.step_count, last_dim, call_->steps_,
+                  &hint)
              .ok()) {
       return false;
     }

@@ -17,7 +17,8 @@ struct ValueType {
   bool is_string = false;
 };
 
-using StringAt = std::string_view (*)(const void* data, int64_t index);
+// Strings [begin, begin + n) of a string tensor; many at a time, as the call cannot be inlined.
+using StringsAt = void (*)(const void* data, int64_t begin, int64_t n, std::string_view* out);
 
 struct TensorView {
   static constexpr int kMaxRank = 8;
@@ -28,9 +29,13 @@ struct TensorView {
   int64_t dims[kMaxRank] = {};
   int64_t elements = 0;
   const void* data = nullptr;
-  StringAt string_at = nullptr;
+  StringsAt strings_at = nullptr;
 
-  std::string_view StringValue(int64_t index) const { return string_at(data, index); }
+  std::string_view StringValue(int64_t index) const {
+    std::string_view value;
+    strings_at(data, index, 1, &value);
+    return value;
+  }
 };
 
 }  // namespace tfctr
