@@ -71,7 +71,7 @@ def _hold(
     left: list[Refused] = []
     for name in _starts(view, sides):
         before = view.ancestors([name])
-        missing = [lookup for lookup in first if lookup not in before]
+        missing = [n for n in first if n not in before and by_signature[n] & by_signature[name]]
         if missing and name in inside:
             reason = "it is inside TF1 control flow, where waiting for something outside is not allowed"
             left.append(Refused(what=f"node {name}", reason=reason, nodes=(name,)))

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
+
+from tensorflow.core.framework import node_def_pb2
 
 from graph_opt.item import GraphItem
+from graph_opt.placement.joins import JOINS
 from graph_opt.placement.sides import forms
 from graph_opt.recognise.facts import Facts
 from graph_opt.rows import Kind, RowFacts, rows_of_signature
-from graph_opt.rows.dims import Dim
+from graph_opt.rows.dims import Dim, number
+from graph_opt.rows.feeds import feed_kinds
+from graph_opt.rows.kinds import opaque, row
 from graph_opt.signature_info import composite_parts
-from graph_opt.view import canonical, node_of
+from graph_opt.view import GraphView, canonical, node_of
 
 BATCH, USERS = "batch", "users"
 
@@ -59,7 +65,12 @@ class RowsOfForms:
 
     @functools.cache  # noqa: B019 - lives as long as one run of a pass
     def _rows(self, name: str) -> RowFacts:
-        return rows_of_signature(self._item, name, self._facts)
+        if name not in self._split:
+            return rows_of_signature(self._item, name, self._facts)
+        feeds = feed_kinds(self._item, name, self._facts)
+        row_to_user = feeds.tensors[self._split[name][1].row_to_user]
+        fetches = self._item.fetches(name)
+        return _JoinedRows(row_to_user, self._facts.view, self._facts, feeds.kinds, fetches, self._item.groups)
 
     def _in_form(self, tensor: str, name: str) -> Rows:
         if self._facts.dtype(tensor).size <= 0:
@@ -93,6 +104,36 @@ class RowsOfForms:
         if reached - set(form.user_inputs):
             return "", "it reads inputs of users and of items"
         return USERS, ""
+
+
+class _JoinedRows(RowFacts):
+    """Kinds of a split form, where rows of users become rows of items by ``row_to_user``. Both are called rows."""
+
+    def __init__(self, row_to_user: str, view: GraphView, facts: Facts, *rest: Any) -> None:
+        self._row_to_user = row_to_user
+        super().__init__(view, facts, *rest)
+
+    def _visit(self, node: node_def_pb2.NodeDef) -> None:
+        names = self.view.inputs(node)
+        if node.op in JOINS and names[2] == self._row_to_user:
+            self._kinds[f"{node.name}:0"] = self._joined(node, self.kind(names[0]), self.kind(names[1]))
+        elif node.op == "GatherV2" and names[1] == self._row_to_user and self.kind(names[0]).has_rows:
+            source = self.kind(names[0])
+            axis = self.facts.const(names[2])
+            if axis is not None and int(axis) == 0 and source.dims is not None:
+                self._kinds[f"{node.name}:0"] = row(source.dims, source.sources)
+                return
+            super()._visit(node)
+        else:
+            super()._visit(node)
+
+    def _joined(self, node: node_def_pb2.NodeDef, items: Kind, users: Kind) -> Kind:
+        if items.name != "row" or users.name != "row" or items.dims is None:
+            return opaque(node.op, node.name, "it joins what has no rows", items.sources | users.sources)
+        dims = list(items.dims)
+        if node.op == "TfctrJoinUserRows":
+            dims[node.attr["axis"].i] = number(sum(node.attr["widths"].list.i))
+        return row(tuple(dims), items.sources | users.sources)
 
 
 def composite_nodes(info) -> set[str]:  # type: ignore[no-untyped-def]

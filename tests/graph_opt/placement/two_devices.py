@@ -21,9 +21,12 @@ OPTIONS = ConvertOptions(device_map={"sparse": "/CPU:0", "dense": "/CPU:1"})
 
 
 class TwoDevices:
-    """A session over a copy of an item with two CPU devices and default grappler. Use as a context manager."""
+    """A session over a copy of an item with two CPU devices and default grappler. Use as a context manager.
 
-    def __init__(self, item: GraphItem) -> None:
+    soft: operations on devices that do not exist run elsewhere.
+    """
+
+    def __init__(self, item: GraphItem, *, soft: bool = False) -> None:
         self._item = item.copy()
         finish(self._item)
         self._graph = tf.Graph()
@@ -31,6 +34,7 @@ class TwoDevices:
             tf.import_graph_def(self._item.graph_def, name="")
         config = tf.compat.v1.ConfigProto(device_count={"CPU": 2}, intra_op_parallelism_threads=1)
         config.inter_op_parallelism_threads = 1
+        config.allow_soft_placement = soft
         config.use_per_session_threads = True
         self._session = tf.compat.v1.Session(graph=self._graph, config=config)
         if self._item.init_op:
