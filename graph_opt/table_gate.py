@@ -28,7 +28,7 @@ _TIMING_ROUNDS, _TIMING_WARM_UP = 15, 3
 
 
 class CannotJudge(Exception):
-    """The model does not run on the inputs that there are; the message is the reason."""
+    """The model does not run on the inputs that there are; the message is what it says."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class TableGate:
             self._reference = self._outputs(item)
         except (tf.errors.OpError, ValueError, TypeError) as error:
             happened = what_happened(str(getattr(error, "message", error)))
-            raise CannotJudge(f"the model refuses the inputs to judge on: {happened}") from error
+            raise CannotJudge(happened) from error
         check_label_output(self._reference, options)
 
     def judge(self, item: GraphItem) -> dict[str, GateResult]:

@@ -31,6 +31,27 @@ from graph_opt.table_gate import (
 )
 from graph_opt.view import GraphView
 
+OPTIONS = (
+    "--table-dtype fp16|bf16|int8: what to store tables as; fp32, the default, leaves them as they are",
+    "--max-dp, --max-bias, --max-auc-delta: limits of the accuracy gate",
+    "--samples FILE: rows to judge on, with labels in the column --label; else generated ones, without AUC",
+    "--strict: a table that does not pass the gate ends the conversion",
+)
+REASONS = {
+    "narrow": "is stored as {storage} already",
+    "dtype": "is {dtype}; only float32 tables are stored as {storage}",
+    "also_read": "is also read by {reader}, which needs float32",
+    "unfused": "no fused lookup reads it, but {reader}, which needs float32",
+    "analysed": "was only analysed",
+    "small": "has {rows} rows of {width}: its file, padded to pages of 4096 bytes, would not be smaller as {storage}",
+    "value": "table {table}: row {row} holds {value}, so it can't be stored as {storage}",
+    "inputs": "the model refuses the inputs to judge on: {error}",
+    "gate": "stays float32: accuracy gate: {numbers}",
+}
+EXAMPLE = """\
+before  TfctrFusedLookup, spec "lookup table=0 table_dtype=float32 ..."; file 0: float32 [V, D]
+after   TfctrFusedLookup, spec "lookup table=0 table_dtype=float32 storage=int8 ..."; file 0: uint8 [V, 4 + D]
+"""
 # Tables judged alone, one run of the model each, where all of them together do not pass.
 MAX_ALONE = 64
 
@@ -103,26 +124,22 @@ def _suited(item: GraphItem, storage: str) -> tuple[dict[int, StoreFile], list[R
     for index, reader in readers.items():
         file = item.files[index]
         if file.dtype == "float32" and not any(spec.table == index for g in item.groups for spec, _ in g.lookups):
-            reason = f"no fused lookup reads it, but {reader}, which needs float32"
+            reason = REASONS["unfused"].format(reader=reader)
             refused.append(Refused(what=f"table {file.name}", reason=reason))
     return suited, refused
 
 
 def _why_not(file: StoreFile, storage: str, reader: str | None) -> str | None:
     if file.narrowed_from is not None:
-        return f"is stored as {storage_of(file)} already"
+        return REASONS["narrow"].format(storage=storage_of(file))
     if file.dtype != "float32":
-        return f"is {file.dtype}; only float32 tables are stored as {storage}"
+        return REASONS["dtype"].format(dtype=file.dtype, storage=storage)
     if reader is not None:
-        return f"is also read by {reader}, which needs float32"
+        return REASONS["also_read"].format(reader=reader)
     if file.path is None:
-        return "was only analysed"
+        return REASONS["analysed"]
     if not saves_bytes(file, storage):
-        width = math.prod(file.shape[1:])
-        return (
-            f"has {file.shape[0]} rows of {width}: its file, padded to pages of 4096 bytes, would not be smaller as "
-            f"{storage}"
-        )
+        return REASONS["small"].format(rows=file.shape[0], width=math.prod(file.shape[1:]), storage=storage)
     return None
 
 
@@ -162,7 +179,7 @@ def _judge(item: GraphItem, made: Mapping[int, NarrowTable], storage: str, optio
         try:
             gate = TableGate(item, inputs, limits, options, restore)
         except CannotJudge as error:
-            return _unjudged(made, str(error), inputs)
+            return _unjudged(made, REASONS["inputs"].format(error=error), inputs)
         results = gate.judge(with_narrow(list(made)))
         kept, refused = list(made), []
         if not _passed(results):
@@ -223,7 +240,7 @@ def _gate_refusal(table: NarrowTable, alone: Mapping[str, GateResult] | None) ->
     else:
         numbers = "; ".join(r.text for r in alone.values() if not r.passed)
     return Refused(
-        what=f"table {table.original.name}", reason=f"stays float32: accuracy gate: {numbers}", proof_failed=True
+        what=f"table {table.original.name}", reason=REASONS["gate"].format(numbers=numbers), proof_failed=True
     )
 
 
