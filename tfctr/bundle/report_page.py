@@ -8,6 +8,9 @@ from typing import Any
 
 import jinja2
 
+from tfctr.bundle import summary
+from tfctr.bundle.summary import count_words, node_words, size_words
+
 _TEMPLATE = pathlib.Path(__file__).with_name("report_page.html.j2")
 
 # What each id step means, for people; {0}, {1} are the step's arguments.
@@ -42,15 +45,6 @@ def step_words(text: str) -> str:
         return text
 
 
-def size_words(size: float) -> str:
-    """Bytes for people: 512 B, 1.4 MB, 3.1 GB."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError("unreachable")
-
-
 def combiner_words(lookup: Mapping[str, Any]) -> str:
     """How the rows of one feature become its output, in plain words."""
     combiner = lookup.get("combiner") or "none"  # defaults of a spec are not written
@@ -65,6 +59,15 @@ def render_report(manifest: Mapping[str, Any]) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"step_words": step_words, "size_words": size_words, "combiner_words": combiner_words}
+    words = {"step_words": step_words, "size_words": size_words, "combiner_words": combiner_words}
+    environment.filters |= words | {"node_words": node_words, "count_words": count_words}
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(m=manifest)
+    return template.render(
+        m=manifest,
+        splits=summary.splits(manifest),
+        placement=summary.placement(manifest),
+        transfers=summary.transfers(manifest),
+        crossings=summary.crossing_counts(manifest),
+        tables=summary.tables(manifest),
+        candidates=summary.CANDIDATES,
+    )

@@ -121,6 +121,8 @@ def progress_bar() -> Iterator[Any]:
 
 
 def _print(report: dict[str, Any], output: str, options: ConvertOptions) -> None:
+    from tfctr.bundle import summary
+
     console = common.results()
     for name, signature in report["signatures"].items():
         lookups = signature["lookups"]
@@ -131,6 +133,8 @@ def _print(report: dict[str, Any], output: str, options: ConvertOptions) -> None
         for entry in lookups:
             if entry["status"] != "fused":
                 console.print(f"  left as it was: {entry['name']}: {entry['reason']}", markup=False)
+    for line in summary.lines(report):
+        console.print(line, markup=False)
     ops = report.get("ops")
     if ops:
         console.print(f"operations: {ops['before']} -> {ops['after']}")

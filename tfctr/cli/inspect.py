@@ -14,7 +14,8 @@ from tfctr.errors import UsageError
 HELP = "show signatures, features, tables and lookups of a SavedModel or bundle"
 DESCRIPTION = """Shows the signatures (inputs, outputs, and which inputs are the parts of one feature), the tables
 with rows, width and bytes, each embedding lookup (fused, or left and why), and the tensors at which
-the dense part begins.
+the dense part begins. Of a bundle also what is computed once per user, where operations are placed and
+what crosses between devices, and how tables are stored with the numbers of their accuracy gate.
 
   tfctr inspect model/
   tfctr inspect bundle/ --verify"""
@@ -53,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"[bold]{kind}[/] {model.path}", highlight=False)
     for name in names:
         _print_signature(console, name, model.info(name))
+    _print_placement(console, model.manifest)
+    _print_tables(console, model.manifest)
     _print_files(console, model.manifest)
     if args.verify:
         console.print("all checksums are right")
@@ -81,6 +84,7 @@ def _print_signature(console: rich.console.Console, name: str, info: Mapping[str
     for entry in info["outputs"]:
         outputs.add_row(entry["name"], entry["dtype"], _shape(entry["shape"]))
     console.print(outputs)
+    _print_split(console, name, info)
     if info["lookups"]:
         _print_lookups(console, info["lookups"])
     if info["boundary"]:
@@ -88,6 +92,81 @@ def _print_signature(console: rich.console.Console, name: str, info: Mapping[str
         for entry in info["boundary"]:
             boundary.add_row(entry["tensor"], entry["dtype"], _shape(entry["shape"]))
         console.print(boundary)
+
+
+def _print_split(console: rich.console.Console, name: str, info: Mapping[str, Any]) -> None:
+    from tfctr.bundle import summary
+
+    split = info.get("split")
+    user = info.get("user")
+    if user is None:
+        return
+    (told,) = summary.splits({"signatures": {name: info}, "passes": ()})
+    console.print(f"Once per user: {', '.join(told.features) or 'no feature'}", markup=False)
+    if split is None:
+        console.print("  no form of its own: rows of users are repeated before the call", markup=False)
+        return
+    console.print(
+        f"  signature {told.form}, input {told.row_to_user}: {summary.count_words(told.before)} -> "
+        f"{summary.count_words(told.item)} operations per candidate, {summary.count_words(told.user)} per user",
+        markup=False,
+    )
+    for at, past in told.broadcasts:
+        console.print(f"  repeated at {at}, behind {past}", markup=False)
+    for feature, why in told.item_side:
+        console.print(f"  {feature} stays with the candidates: {why}", markup=False)
+    boundary = common.table("The two sides meet at", "tensor", "side", "dtype", "shape")
+    for entry in split["boundary"]:
+        boundary.add_row(entry["tensor"], entry["side"], entry["dtype"], _shape(entry["shape"]))
+    console.print(boundary)
+
+
+def _print_placement(console: rich.console.Console, manifest: Mapping[str, Any]) -> None:
+    from tfctr.bundle import summary
+
+    placed = summary.placement(manifest)
+    if placed is None:
+        return
+    console.print()
+    if not placed.done:
+        console.print(f"Devices: nothing was placed: {placed.reason}", markup=False)
+        return
+    console.print(f"Devices: {placed.sparse_ops} operations on {placed.sparse}, {placed.dense_ops} on {placed.dense}")
+    for node, device in placed.kept:
+        console.print(f"  {node} keeps the model's own device {device}", markup=False)
+    for node, op in placed.elsewhere:
+        console.print(f"  {op} {node} has no kernel for {placed.dense}", markup=False)
+    table = common.table(
+        "What crosses per call", "signature", "to", "tensors", "packed", "by itself", right=("tensors",)
+    )
+    for entry in summary.transfers(manifest):
+        alone = "; ".join(f"{tensor}: {why}" for tensor, why in entry.apart)
+        table.add_row(", ".join(entry.signatures), entry.to, str(entry.crossings), ", ".join(entry.packed), alone)
+    console.print(table)
+
+
+def _print_tables(console: rich.console.Console, manifest: Mapping[str, Any]) -> None:
+    from tfctr.bundle import summary
+
+    smaller = summary.tables(manifest)
+    if smaller is None:
+        return
+    console.print()
+    if smaller.tables:
+        numbers = ("before", "now", "largest error")
+        title = f"Tables stored as {smaller.dtype}"
+        table = common.table(title, "table", "rows x width", "before", "now", "largest error", right=numbers)
+        for entry in smaller.tables:
+            size = " x ".join(map(str, entry["shape"]))
+            before, now = (summary.size_words(entry[key]) for key in ("bytes_before", "bytes_after"))
+            table.add_row(entry["table"], size, before, now, f"{entry['max_abs_error']:.2e}")
+        console.print(table)
+    for name, _, text in smaller.gates:
+        console.print(f"accuracy gate, {name}: {text}", markup=False)
+    if smaller.judged_on:
+        console.print(f"judged on {smaller.judged_on}", markup=False)
+    for name, why in smaller.left:
+        console.print(f"{name} stays as it was: {why}", markup=False)
 
 
 def _print_lookups(console: rich.console.Console, lookups: list[Mapping[str, Any]]) -> None:
@@ -107,7 +186,7 @@ def _print_lookups(console: rich.console.Console, lookups: list[Mapping[str, Any
 
 
 def _print_files(console: rich.console.Console, manifest: Mapping[str, Any]) -> None:
-    from tfctr.bundle.report_page import size_words
+    from tfctr.bundle.summary import size_words
 
     files = manifest.get("store", {}).get("files", [])
     if not files:
