@@ -18,9 +18,10 @@ from graph_opt.rows.analysis import RowFacts
 from graph_opt.rows.feeds import Feeds, feed_kinds
 from graph_opt.split.details import notes, split_details
 from graph_opt.split.features import check_patterns, from_samples, matching
+from graph_opt.split.item_side import OnItemSide, found_beforehand
 from graph_opt.split.proof import prove
 from graph_opt.split.refusals import graph_reason, has_lookups
-from graph_opt.split.splitter import SUFFIX, OnItemSide, Splitter, Written
+from graph_opt.split.splitter import SUFFIX, Splitter, Written
 from graph_opt.split.worlds import CannotTell
 from graph_opt.view import GraphView
 
@@ -67,7 +68,8 @@ class _Attempt:
             self.user = from_samples(item, name, self.feeds, options)
         else:
             self.user = matching(self.feeds, options.user_features)
-        self.facts = facts
+        self.user = frozenset(f for f in self.user if self._moves(f))
+        self.rows = RowFacts(facts.view, facts, self.feeds.kinds, item.fetches(name), item.groups)
 
     def declared(self) -> dict[str, Any]:
         return {"features": sorted(self.user), "inputs": self._inputs(self.user)}
@@ -77,8 +79,8 @@ class _Attempt:
         reason = self._early_reason()
         if reason is not None:
             return self._refused(reason)
-        user = self.user
-        item_side: list[OnItemSide] = []
+        item_side = found_beforehand(self.rows, self.item.groups, self.user)
+        user = self.user - {e.feature for e in item_side}
         while user:
             trial = self.item.copy()
             try:
@@ -101,17 +103,18 @@ class _Attempt:
             return "none of its features is a user feature"
         if f"{self.name}{SUFFIX}" in self.item.signatures:
             return f"the model has a signature {self.name}{SUFFIX} of its own"
-        rows = RowFacts(self.facts.view, self.facts, self.feeds.kinds, self.item.fetches(self.name), self.item.groups)
-        reason = graph_reason(self.item, self.name, rows, self.feeds)
+        reason = graph_reason(self.item, self.name, self.rows, self.feeds)
         if reason is not None:
             return reason
-        moving = {f for f, inputs in self.feeds.inputs.items() if any(self._moves(i) for i in inputs)}
+        moving = {f for f in self.feeds.inputs if self._moves(f)}
         if moving <= self.user:
             return "all its features are user features, so there is nothing to compute per item"
         return None
 
-    def _moves(self, name: str) -> bool:
-        return self.feeds.kinds[self.feeds.tensors[name]].name != "shared"
+    def _moves(self, feature: str) -> bool:
+        """Whether a feature has rows at all: a scalar input is the same for the whole request."""
+        inputs = self.feeds.inputs[feature]
+        return any(self.feeds.kinds[self.feeds.tensors[name]].name != "shared" for name in inputs)
 
     def _write(self, trial: GraphItem, user: frozenset[str]) -> Written:
         facts = Facts(GraphView(trial.graph_def))

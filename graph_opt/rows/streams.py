@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from graph_opt.item import FusedGroup
-from graph_opt.lookup_spec import LookupSpec
+from graph_opt.lookup_spec import CopySpec, LookupSpec
 from graph_opt.rows.dims import ONE, ROWS, Dim, Dims, number, of_tensor, product
 from graph_opt.rows.elementwise import combine
-from graph_opt.rows.kinds import Kind, count, row
+from graph_opt.rows.kinds import Kind, count, opaque, row
 from graph_opt.rows.site import Mixes, Site, rule
 
 
@@ -51,33 +51,45 @@ def _passing(site: Site) -> list[Kind]:
 
 
 def lookup_kinds(site: Site, group: FusedGroup) -> list[Kind]:
-    """Kinds of a fused lookup's outputs: rows where every lookup and copy in the output has clean streams."""
+    """Kinds of a fused lookup's outputs.
+
+    The op itself makes sure that all parts of an output have equally many rows: one that is known to have the batch's
+    says so for all. Where another part mixes rows, the output counts as computed from a feature of its own.
+    """
     by_name = argument_kinds(site, group)
-    found = []
-    for number_, output in enumerate(group.outputs):
-        sources: frozenset[str] = frozenset()
-        dims: Dims | None = (ROWS, number(output.columns)) if output.form == "rows" else None
-        reason = ""
-        for spec, place in group.lookups:
-            if place.output != number_:
-                continue
-            sources = sources.union(*(by_name[t].sources for t in spec.sources()))
-            reason = reason or lookup_reason(spec, by_name)
-            if dims is None:
-                ids = by_name[spec.ids].dims
-                dims = None if ids is None else (*ids, number(output.columns))
-        for copy, place in group.copies:
-            if place.output == number_:
-                sources |= by_name[copy.source].sources
-                reason = reason or copy_reason(by_name[copy.source], copy.name)
-        if reason or dims is None:
-            kind = Kind(
-                "opaque", op=site.node.op, node=site.node.name, reason=reason or "rank unknown", sources=sources
-            )
-        else:
-            kind = row(dims, sources)
-        found.append(kind)
-    return found
+    return [_output_kind(site, group, number_, by_name) for number_ in range(len(group.outputs))]
+
+
+def _output_kind(site: Site, group: FusedGroup, number_: int, by_name: Mapping[str, Kind]) -> Kind:
+    output = group.outputs[number_]
+    dims: Dims | None = (ROWS, number(output.columns)) if output.form == "rows" else None
+    sources: frozenset[str] = frozenset()
+    reasons = []
+    for part in parts_of(group, number_):
+        names = (part.source,) if isinstance(part, CopySpec) else part.sources()
+        sources = sources.union(*(by_name[t].sources for t in names))
+        reasons.append(part_reason(part, by_name))
+        if dims is None and isinstance(part, LookupSpec):
+            ids = by_name[part.ids].dims
+            dims = None if ids is None else (*ids, number(output.columns))
+    if all(reasons) or dims is None:
+        reason = next((r for r in reasons if r), "the rank of its ids is not known")
+        return opaque(site.node.op, site.node.name, reason, sources)
+    return row(dims, sources | {f"{site.node.name}:{number_}"} if any(reasons) else sources)
+
+
+def parts_of(group: FusedGroup, output: int) -> list[LookupSpec | CopySpec]:
+    """Lookups and copies of one output, left to right."""
+    parts = [*group.lookups, *group.copies]
+    found = [(place.column, part) for part, place in parts if place.output == output]
+    return [part for _, part in sorted(found, key=lambda entry: entry[0])]
+
+
+def part_reason(part: LookupSpec | CopySpec, kinds: Mapping[str, Kind]) -> str:
+    """Why the rows of one part are not known to be the batch's, "" where they are."""
+    if isinstance(part, CopySpec):
+        return copy_reason(kinds[part.source], part.name)
+    return lookup_reason(part, kinds)
 
 
 def argument_kinds(site: Site, group: FusedGroup) -> Mapping[str, Kind]:

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from graph_opt.item import GraphItem
 from graph_opt.report import PassReport
-from graph_opt.split.splitter import OnItemSide, Written
+from graph_opt.split.item_side import OnItemSide
+from graph_opt.split.splitter import Written
 from graph_opt.view import node_of
 
 

@@ -9,6 +9,7 @@ from graph_opt.fused_node import bind_arguments, fused_node
 from graph_opt.item import FusedGroup
 from graph_opt.lookup_spec import CopySpec, LookupSpec, OutputSpec, Placement
 from graph_opt.rows.kinds import Kind
+from graph_opt.rows.streams import part_reason, parts_of
 from graph_opt.split.site import SplitSite
 from graph_opt.split.views import Segment, View, full_view, mixed_view, user_view
 from graph_opt.split.worlds import ITEM, USER
@@ -45,11 +46,11 @@ def split_lookups(site: SplitSite, group: FusedGroup) -> tuple[list[View], list[
     inputs = {t: site.names[first + int(place.removeprefix("arg:"))] for t, place in group.bind.items()}
     sides = {USER: _Side(), ITEM: _Side()}
     segments: list[list[Segment]] = [[] for _ in group.outputs]
-    for part, place in _in_order(group):
-        kind = site.rows.kind(f"{site.node.name}:{place.output}")
-        world = USER if kind.name == "row" and _on_user_rows(site, part, inputs) else ITEM
-        sides[world].add(part, place.output, group.outputs[place.output])
-        segments[place.output].append(Segment(part.width, world))
+    for number, output in enumerate(group.outputs):
+        parts = parts_of(group, number)
+        for part, world in zip(parts, worlds_of(site, number, parts, inputs), strict=True):
+            sides[world].add(part, number, output)
+            segments[number].append(Segment(part.width, world))
     made = {world: _node(site, world, side, inputs) for world, side in sides.items() if side.outputs}
     views = []
     for number in range(len(group.outputs)):
@@ -60,10 +61,21 @@ def split_lookups(site: SplitSite, group: FusedGroup) -> tuple[list[View], list[
     return views, list(made.values())
 
 
-def _in_order(group: FusedGroup) -> list[tuple[Part, Placement]]:
-    """Lookups and copies by output and column."""
-    parts: list[tuple[Part, Placement]] = [*group.lookups, *group.copies]
-    return sorted(parts, key=lambda entry: (entry[1].output, entry[1].column))
+def worlds_of(site: SplitSite, number: int, parts: Sequence[Part], inputs: dict[str, str]) -> list[str]:
+    """On which rows each part of an output runs.
+
+    What stays on item rows must still say how many rows there are: where no part of it is known to have the batch's
+    number, nothing is taken away from it.
+    """
+    kinds = {name: site.rows.kind(tensor) for name, tensor in inputs.items()}
+    if site.rows.kind(f"{site.node.name}:{number}").name != "row":
+        return [ITEM] * len(parts)
+    clean = [not part_reason(part, kinds) for part in parts]
+    worlds = [
+        USER if good and _on_user_rows(site, part, inputs) else ITEM for part, good in zip(parts, clean, strict=True)
+    ]
+    left = [good for good, world in zip(clean, worlds, strict=True) if world == ITEM]
+    return [ITEM] * len(parts) if left and not any(left) else worlds
 
 
 def _sources(part: Part) -> tuple[str, ...]:

@@ -11,14 +11,17 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from graph_opt.fused_node import FUSED_OP
 from graph_opt.item import FusedGroup, GraphItem
+from graph_opt.lookup_spec import CopySpec
 from graph_opt.recognise.facts import Facts, has_effect
 from graph_opt.rows.analysis import RowFacts
 from graph_opt.rows.feeds import Feeds
 from graph_opt.rows.kinds import STREAMS, Kind
+from graph_opt.rows.streams import parts_of
 from graph_opt.split import rules_entries, rules_layout, rules_products  # noqa: F401 - they register their rules
 from graph_opt.split.builder import Builder
 from graph_opt.split.flops import Flops, flops_of
-from graph_opt.split.lookups import split_lookups
+from graph_opt.split.item_side import OnItemSide
+from graph_opt.split.lookups import split_lookups, worlds_of
 from graph_opt.split.site import RULES, SplitSite
 from graph_opt.split.views import DUAL, SHARED, View, full_view, joined_past, user_view
 from graph_opt.split.weights import Weights
@@ -27,17 +30,6 @@ from graph_opt.verify import output_dtypes
 from graph_opt.view import GraphView, canonical, node_of
 
 SUFFIX = "__split"
-
-
-class OnItemSide(Exception):
-    """A user feature must be given per item row: something reads it that can't be repeated afterwards."""
-
-    def __init__(self, feature: str, node: node_def_pb2.NodeDef, reason: str) -> None:
-        super().__init__(f"{feature}: {reason}")
-        self.feature = feature
-        self.op = node.op
-        self.node = node.name
-        self.reason = reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +122,8 @@ class Splitter:
             return [self._dual(site, kind) for kind in kinds]
         if self._only_user(site, kinds):
             return self._on_user_rows(site, ports)
-        if any(v.split for v in site.views) and node.op in RULES and not has_effect(node):
+        plain = not has_effect(node) and not self._controls(node)
+        if any(v.split for v in site.views) and node.op in RULES and plain:
             found = self._by_rule(site)
             if found is not None:
                 return found
@@ -174,6 +167,9 @@ class Splitter:
         self._keep_streams_together(site)
         views, groups = split_lookups(site, self.groups[site.node.name])
         self.made += groups
+        for group in groups:
+            waits = [f"^{c}" for c in self._controls(site.node)]
+            self.view.set_inputs(group.node, [*self.view.node(group.node).input, *waits])
         self.copies[site.node.name] = groups[-1].node
         return views
 
@@ -199,17 +195,16 @@ class Splitter:
         raise OnItemSide(feature, node, why or f"{node.op} needs its values for each item row")
 
     def _keep_streams_together(self, site: SplitSite) -> None:
-        """A lookup that can't run on user rows must not read streams of user features."""
+        """A lookup that stays on item rows must not read streams of user features."""
         group = self.groups[site.node.name]
         first = len(site.names) - len(group.bind)
         inputs = {t: site.names[first + int(p.removeprefix("arg:"))] for t, p in group.bind.items()}
-        for spec, place in group.lookups:
-            kind = self.rows.kind(f"{site.node.name}:{place.output}")
-            views = [self.worlds.view(inputs[t]) for t in spec.sources()]
-            clean = kind.name == "row" and all(v.form in ("user", "dual", "shared") for v in views)
-            if not clean:
-                for tensor in spec.sources():
-                    self._repeatable(inputs[tensor], site.node, kind.reason)
+        for number in range(len(group.outputs)):
+            parts = parts_of(group, number)
+            for part, world in zip(parts, worlds_of(site, number, parts, inputs), strict=True):
+                if world == ITEM:
+                    for tensor in (part.source,) if isinstance(part, CopySpec) else part.sources():
+                        self._repeatable(inputs[tensor], site.node, "it is looked up together with item features")
 
     def _controls(self, node: node_def_pb2.NodeDef) -> list[str]:
         """Copies of the nodes that ``node`` waits for; inputs are there from the start."""
@@ -259,6 +254,3 @@ def _free_name(base: str, taken: Mapping[str, object]) -> str:
         number += 1
         name = f"{base}_{number}"
     return name
-
-
-__all__ = ["SUFFIX", "OnItemSide", "Splitter", "Written"]
