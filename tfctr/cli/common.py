@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import rich.console
@@ -151,7 +151,7 @@ class Model:
         info: Mapping[str, Any] = self.manifest["signatures"][signature]
         return info
 
-    def serve(self, signature: str, threads: int = 1) -> ServingSession:
+    def serve(self, signature: str, threads: int = 1, user_features: Sequence[str] = ()) -> ServingSession:
         import tfctr
 
         return tfctr.ServingSession(
@@ -161,17 +161,44 @@ class Model:
             intra_op_threads=threads,
             op_libraries=self.op_libraries,
             features=None if self.is_bundle else self.info(signature)["features"],
+            user_features=user_features,
         )
 
-    def read_inputs(self, file: str, signature: str, label: str = "label") -> InputFile:
+    def read_inputs(
+        self, file: str, signature: str, label: str = "label", session: ServingSession | None = None, once: bool = False
+    ) -> InputFile:
+        """Inputs of ``file``; those of users as ``session`` takes them (once), or repeated for every row."""
         from tfctr.data import read_inputs
 
-        return read_inputs(file, self.info(signature), label)
+        info = self.info(signature) if session is None else with_users(self.info(signature), session)
+        return read_inputs(file, info, label, once=once)
 
     def generate(self, signature: str, rows: int, seed: int = 0) -> dict[str, np.ndarray]:
         from tfctr.bundle.sample_inputs import generate
 
         return generate(self.info(signature), rows, seed)
+
+
+def with_users(info: Mapping[str, Any], session: ServingSession) -> Mapping[str, Any]:
+    """A signature's entry that says which inputs ``session`` takes once per user."""
+    if not session.user_inputs:
+        return info
+    split = {**(info.get("split") or {}), "row_to_user": session.row_to_user}
+    return {**info, "user": {"features": session.user_features, "inputs": session.user_inputs}, "split": split}
+
+
+def add_user_features_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--user-features",
+        default="",
+        metavar="A,B*",
+        help="features that inputs may give once per user, beside those that the bundle declares",
+    )
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The names of a comma-separated option."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def split_tags(text: str | None) -> tuple[str, ...] | None:

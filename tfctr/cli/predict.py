@@ -11,6 +11,8 @@ from tfctr.cli import common
 HELP = "run a SavedModel or bundle on inputs and print or write its outputs"
 DESCRIPTION = """Runs one signature of a SavedModel or bundle. Prints one JSON object per row, or writes .npz or .jsonl.
 Where the inputs have a column request_id it comes back with the outputs; where they have labels the AUC is told.
+User features may be given once per user: .npz with user inputs of one row (or of U rows and row_to_user) beside N
+rows of the others, .jsonl with one request per line: {"user": {...}, "candidates": [{...}, ...]}.
 
   tfctr predict model/ --inputs rows.jsonl
   tfctr predict bundle/ --inputs rows.npz --output scores.npz"""
@@ -31,6 +33,7 @@ def add_parser(subparsers: Any) -> None:
         help="rows to generate when no inputs are given (default: 4)",
     )
     parser.add_argument("--threads", type=common.threads, default=1, metavar="N", help="intra-op threads (default: 1)")
+    common.add_user_features_option(parser)
     common.add_model_options(parser)
     parser.set_defaults(run=run)
 
@@ -44,11 +47,11 @@ def run(args: argparse.Namespace) -> int:
     model = common.open_model(args, args.path)
     signature = model.signature(args.signature)
     label, scored = common.split_label(args.label)
-    if args.inputs:
-        read = model.read_inputs(args.inputs, signature, label)
-    else:
-        read = InputFile(model.generate(signature, args.rows))
-    with model.serve(signature, args.threads) as session:
+    with model.serve(signature, args.threads, common.names(args.user_features)) as session:
+        if args.inputs:
+            read = model.read_inputs(args.inputs, signature, label, session, once=True)
+        else:
+            read = InputFile(model.generate(signature, args.rows))
         outputs = session.predict(read.inputs)
     if not args.inputs:  # said last: an error is one line
         common.remarks().print(f"no --inputs: {args.rows} generated rows")

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from tfctr.cli import common
 from tfctr.errors import InputError, UsageError
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    Arrays = dict[str, np.ndarray]
+
+USERS = 3  # of generated inputs
+USER_ROWS = "user rows once"
+USER_ATOL = 1e-5  # the split adds a row's products in another order
+
 HELP = "compare a bundle's outputs with the original's, loaded by stock TensorFlow"
 DESCRIPTION = """Runs the original with stock TensorFlow (variables loaded, default grappler) and the converted model
 on the same inputs, and compares every output: |a-b| <= 1e-6 + 1e-5 |b| for floats, equality for
-everything else. Exit code 0: equal; 3: they differ. The original may need the memory of all its
-tables.
+everything else. Where the bundle declares user features it is also run with user rows given once, within
+|a-b| <= 1e-5 + 1e-5 |b|. Exit code 0: equal; 3: they differ. The original may need the memory of all its tables.
 
   tfctr verify model/ bundle/ --inputs rows.npz"""
 
@@ -38,12 +48,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import tensorflow as tf
-
     from tfctr.data.output_files import flatten_outputs
     from tfctr.profiling.auc import auc, labelled_output
     from tfctr.profiling.compare import compare_outputs
-    from tfctr.profiling.stock import StockSession
 
     original = common.open_model(args, args.original)
     bundle = common.open_model(args, args.bundle)
@@ -57,21 +64,16 @@ def run(args: argparse.Namespace) -> int:
     found: list[dict[str, Any]] = []
     aucs: list[dict[str, Any]] = []
     for name in names:
-        info = original.info(name)
-        read = original.read_inputs(args.inputs, name, label) if args.inputs else None
-        inputs = read.inputs if read else original.generate(name, args.rows)
-        stock = StockSession(original.path, info, original.tags, threads=None)
-        try:
-            expected = stock.predict(inputs)
-        except tf.errors.InvalidArgumentError as error:
-            raise InputError(
-                f"{original.path}: signature {name!r}: stock TensorFlow refuses the inputs: {error}"
-            ) from error
-        finally:
-            stock.close()
         with bundle.serve(name) as session:
+            info = common.with_users(original.info(name), session)
+            read = original.read_inputs(args.inputs, name, label, session) if args.inputs else None
+            once, inputs = _request(info, read.inputs if read else None, args.rows)
+            expected = _stock_outputs(original, name, info, inputs)
             got = flatten_outputs(session.predict(inputs))
-        found += [{"signature": name, "ok": d.ok} | dataclasses.asdict(d) for d in compare_outputs(got, expected)]
+            found += [_entry(name, "rows", d) for d in compare_outputs(got, expected)]
+            if once is not None:
+                outputs = flatten_outputs(session.predict(once))
+                found += [_entry(name, USER_ROWS, d) for d in compare_outputs(outputs, expected, USER_ATOL)]
         if read and read.labels is not None:
             output = labelled_output(expected, len(read.labels), scored)
             if output is None:
@@ -89,6 +91,48 @@ def run(args: argparse.Namespace) -> int:
     return 0 if equal else 3
 
 
+def _entry(signature: str, form: str, difference: Any) -> dict[str, Any]:
+    return {"signature": signature, "form": form, "ok": difference.ok, **dataclasses.asdict(difference)}
+
+
+def _request(info: Mapping[str, Any], given: Arrays | None, rows: int) -> tuple[Arrays | None, Arrays]:
+    """(the request with user rows once, None without user features; the same with all inputs at B rows)."""
+    import numpy as np
+
+    from tfctr.bundle.rows import find_users, take_rows
+    from tfctr.bundle.sample_inputs import generate
+
+    users = (info.get("user") or {}).get("inputs", ())
+    if not users:
+        return None, generate(info, rows) if given is None else given
+    name = info["split"]["row_to_user"]
+    if given is None:
+        count = min(USERS, rows)
+        row_to_user = np.arange(rows) % count
+        once = generate(info, rows, user_rows=count)
+        return {**once, name: row_to_user}, take_rows(once, info, row_to_user, users)
+    firsts, row_to_user = find_users(given, info, users)
+    if not len(firsts):
+        return None, given
+    return {**take_rows(given, info, firsts, users), name: row_to_user}, given
+
+
+def _stock_outputs(original: common.Model, name: str, info: Mapping[str, Any], inputs: Arrays) -> Any:
+    import tensorflow as tf
+
+    from tfctr.profiling.stock import StockSession
+
+    stock = StockSession(original.path, info, original.tags, threads=None)
+    try:
+        return stock.predict(inputs)
+    except tf.errors.InvalidArgumentError as error:
+        raise InputError(
+            f"{original.path}: signature {name!r}: stock TensorFlow refuses the inputs: {error}"
+        ) from error
+    finally:
+        stock.close()
+
+
 def _print(found: list[dict[str, Any]], equal: bool) -> None:
     table = common.table(
         "Outputs",
@@ -103,12 +147,14 @@ def _print(found: list[dict[str, Any]], equal: bool) -> None:
     for entry in found:
         verdict = "[green]equal[/]" if entry["ok"] else f"[red]{entry['reason'] or 'differs'}[/]"
         shape = "x".join(str(n) for n in entry["shape"]) or "scalar"
-        table.add_row(
-            entry["signature"], entry["output"], shape, f"{entry['max_abs']:.2e}", f"{entry['worst']:.3f}", verdict
-        )
+        signature = entry["signature"] + ("" if entry["form"] == "rows" else f", {entry['form']}")
+        table.add_row(signature, entry["output"], shape, f"{entry['max_abs']:.2e}", f"{entry['worst']:.3f}", verdict)
     console = common.results()
     console.print(table)
-    console.print("equal within |a-b| <= 1e-6 + 1e-5 |b|" if equal else "the models DIFFER (scaled above 1)")
+    within = "equal within |a-b| <= 1e-6 + 1e-5 |b|" + (
+        f" (1e-5 + 1e-5 |b| with {USER_ROWS})" if any(entry["form"] == USER_ROWS for entry in found) else ""
+    )
+    console.print(within if equal else "the models DIFFER (scaled above 1)")
 
 
 def _auc_text(value: float | None) -> str:

@@ -4,6 +4,9 @@
 name to a value, a list for a multi-valued feature, ``{"b64": "..."}`` for bytes. In both, the column ``label`` holds
 labels and ``request_id`` (or the column the caller names) tells requests apart; neither reaches the model unless the
 signature has an input of that name.
+
+Both may give user features once per user: ``.npz`` with user inputs of 1 row, or of U rows and ``row_to_user``;
+``.jsonl`` with one request per line (``request_lines``).
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfctr.bundle.rows import split_roles
+from tfctr.bundle.rows import split_roles, take_rows
+from tfctr.bundle.user_rows import repeat_user_rows, row_to_user_name
 from tfctr.data import npz
+from tfctr.data.request_lines import RequestRows, are_requests, candidate_rows
 from tfctr.errors import InputError
 
 LABEL = "label"
@@ -36,8 +41,13 @@ class InputFile:
     request_ids: np.ndarray | None = None  # [B]
 
 
-def read_inputs(path: str, info: Mapping[str, Any], label: str = LABEL, request_column: str = "") -> InputFile:
+def read_inputs(
+    path: str, info: Mapping[str, Any], label: str = LABEL, request_column: str = "", *, once: bool = False
+) -> InputFile:
     """Reads ``path`` for the signature described by ``info`` (a manifest signature entry).
+
+    once: user inputs that the file gives once per user come so, with ``row_to_user``: what ``ServingSession.predict``
+    takes. Otherwise their rows are repeated, and every input has B rows.
 
     request_column: whose values are the request ids; "": ``request_id``, where the file has it. It may be an input of
     the signature (a user id), which it then stays.
@@ -50,9 +60,10 @@ def read_inputs(path: str, info: Mapping[str, Any], label: str = LABEL, request_
     if not file.is_file():
         raise InputError(f"{path}: no such input file")
     if file.suffix == ".npz":
-        return _read_npz(file, info, label, request_column)
+        found = _read_npz(file, info, label, request_column)
+        return found if once else dataclasses.replace(found, inputs=repeat_user_rows(found.inputs, info, path))
     if file.suffix == ".jsonl":
-        return _read_jsonl(file, info, label, request_column)
+        return _read_jsonl(file, info, label, request_column, once)
     raise InputError(f"{path}: an input file is .npz (arrays by input name) or .jsonl (one example per line)")
 
 
@@ -85,12 +96,17 @@ def _request_ids(file: pathlib.Path, column: str, ids: np.ndarray) -> np.ndarray
     return ids.reshape(-1)
 
 
-def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str, request_column: str) -> InputFile:
-    rows = [
+def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str, request_column: str, once: bool) -> InputFile:
+    rows: Sequence[Mapping[str, Any]] = [
         _parse_line(file, number, line) for number, line in enumerate(file.read_bytes().splitlines(), 1) if line.strip()
     ]
     if not rows:
         raise InputError(f"{file}: holds no example")
+    names = [f"example {number}" for number in range(1, len(rows) + 1)]
+    requests = None
+    if are_requests(rows, {feature["name"] for feature in info["features"]}):
+        requests = candidate_rows(file, rows)
+        rows, names = requests.rows, requests.names
     dtypes = {entry["name"]: entry["dtype"] for entry in info["inputs"]}
     shapes = {entry["name"]: entry["shape"] for entry in info["inputs"]}
     inputs: dict[str, np.ndarray] = {}
@@ -98,7 +114,7 @@ def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str, request
     for feature in info["features"]:
         name, parts = feature["name"], feature["parts"]
         known.add(name)
-        column = [_cell(file, i, row, name) for i, row in enumerate(rows, 1)]
+        column = [_cell(file, what, row, name) for what, row in zip(names, rows, strict=True)]
         values = parts["values"]
         if feature["kind"] == "dense":
             inputs[values] = _dense(file, name, column, dtypes[values], shapes[values])
@@ -111,7 +127,20 @@ def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str, request
         )
     inner = {feature["name"] for feature in info["features"]}  # an input of that name is an input
     labels = [row[label] for row in rows] if label not in inner and all(label in row for row in rows) else None
-    return InputFile(inputs, _labels(labels, file), _line_ids(file, rows, inner, request_column))
+    ids = _line_ids(file, rows, inner, request_column)
+    if once and requests is not None:
+        inputs = _users_once(inputs, info, requests)
+    return InputFile(inputs, _labels(labels, file), ids)
+
+
+def _users_once(inputs: dict[str, np.ndarray], info: Mapping[str, Any], requests: RequestRows) -> dict[str, np.ndarray]:
+    """User inputs with one row per request, where the model takes them so and every line writes them under its user."""
+    users = set((info.get("user") or {}).get("inputs", ()))
+    features = {f["name"] for f in info["features"] if f["parts"]["values"] in users}
+    if not features or not features <= requests.user_keys:
+        return inputs
+    taken = take_rows(inputs, info, np.array(requests.firsts, np.int64), users)
+    return taken | {row_to_user_name(info): np.array(requests.row_to_user, np.int64)}
 
 
 def _line_ids(
@@ -144,11 +173,9 @@ def _parse_line(file: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
     return row
 
 
-def _cell(file: pathlib.Path, number: int, row: Mapping[str, Any], name: str) -> Any:
+def _cell(file: pathlib.Path, what: str, row: Mapping[str, Any], name: str) -> Any:
     if name not in row:
-        raise InputError(
-            f"{file}: example {number} lacks feature {name!r}; it has {', '.join(sorted(row)) or 'nothing'}"
-        )
+        raise InputError(f"{file}: {what} lacks feature {name!r}; it has {', '.join(sorted(row)) or 'nothing'}")
     return row[name]
 
 

@@ -183,6 +183,11 @@ class ServingSession:
         return self._users.features if self._users else ()
 
     @property
+    def user_inputs(self) -> tuple[str, ...]:
+        """The inputs behind :attr:`user_features`."""
+        return tuple(sorted(self._users.inputs)) if self._users else ()
+
+    @property
     def row_to_user(self) -> str | None:
         """Name of the input that says which user row each row belongs to; None where no user features are declared."""
         return self._users.row_to_user if self._users else None

@@ -11,11 +11,11 @@ from typing import Any
 
 from tensorflow.core.protobuf import meta_graph_pb2
 
+from tfctr.bundle.user_rows import free_name
 from tfctr.errors import CorruptFileError, UsageError
 from tfctr.serving import feature_map
 from tfctr.serving.signature_info import Feature, Input, SignatureInfo, read_signature
 
-ROW_TO_USER = "row_to_user"
 PACKED_INPUTS = ("arena", "shapes", "strings")
 
 Definitions = Mapping[str, meta_graph_pb2.SignatureDef]
@@ -66,7 +66,7 @@ def user_inputs(
     if not inputs:
         return None
     told = tuple(sorted({in_feature.get(name, name) for name in inputs}))
-    row_to_user = split["row_to_user"] if split else _free_name({*names, *parts})
+    row_to_user = split["row_to_user"] if split else free_name({*names, *parts})
     return UserInputs(told, frozenset(inputs), row_to_user, split)
 
 
@@ -125,11 +125,3 @@ def _split(
         "packed": packed,
         "outputs": feature_map.describe_outputs(outputs),
     }
-
-
-def _free_name(taken: set[str]) -> str:
-    name, number = ROW_TO_USER, 0
-    while name in taken:
-        number += 1
-        name = f"{ROW_TO_USER}_{number}"
-    return name
