@@ -11,7 +11,7 @@ from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.placement.crossings import Crossings
 from graph_opt.placement.devices import device_map
-from graph_opt.placement.merging import Merger, Plan, plan_to_dense, plan_to_sparse
+from graph_opt.placement.merging import Merger, Plan, plan_to_dense, plan_to_sparse, settle
 from graph_opt.placement.rows import RowsOfForms
 from graph_opt.placement.waits import move_waits
 from graph_opt.recognise.facts import Facts
@@ -34,6 +34,7 @@ def merge_transfers(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     rows = RowsOfForms(item, facts)
     plans = [plan_to_dense(group, rows, facts) for group in crossings.to_dense()]
     plans += [plan_to_sparse(group, rows, facts, crossings) for group in crossings.to_sparse()]
+    settle(plans)
     if not plans:
         return _refuse("nothing crosses between the devices")
     merger = Merger(view, crossings)

@@ -12,7 +12,6 @@ from typing import Any
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.placement.devices import DeviceMap, device_map
-from graph_opt.placement.joins import lower_joins
 from graph_opt.placement.sides import DENSE, SPARSE, Sides, find_sides
 from graph_opt.placement.spread import kept_in_bodies, spread, without_kernel
 from graph_opt.recognise.facts import Facts
@@ -30,9 +29,6 @@ def place_devices(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     view = GraphView(item.graph_def)
     facts = Facts(view)
     everywhere = find_sides(item, facts)
-    if devices.dense_type != "CPU" and lower_joins(view, everywhere.dense()):
-        facts = Facts(view)
-        everywhere = find_sides(item, facts)
     apart = without_kernel(view, everywhere.dense(), devices.dense_type)
     sides = find_sides(item, facts, apart) if apart else everywhere
     if not sides.dense():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from graph_opt.placement.crossings import Crossings, Group
 from graph_opt.placement.rows import BATCH, USERS, Rows, RowsOfForms
-from graph_opt.placement.words import PACKABLE, Nodes, words_of
+from graph_opt.placement.words import Nodes, words_of
 from graph_opt.recognise.facts import Facts
 from graph_opt.rows.dims import Dim
 from graph_opt.view import GraphView, node_of
@@ -38,7 +39,8 @@ class Part:
 @dataclasses.dataclass
 class Plan:
     """How one group crosses. batch, users: packed together, in this order, where ``packs``; sizes: worked out on the
-    other side; apart: tensors that cross by themselves, with reasons. node: what was made of it.
+    other side; apart: tensors that cross by themselves, with reasons. node: what was made of it. of_users: something
+    in it depends on the users alone; exact_users: something in it has exactly as many rows as there are users.
     """
 
     group: Group
@@ -48,6 +50,8 @@ class Plan:
     sizes: list[Part]
     apart: dict[str, str]
     node: str = ""
+    of_users: bool = False
+    exact_users: bool = False
 
     @property
     def packs(self) -> bool:
@@ -71,14 +75,16 @@ def plan_to_dense(group: Group, rows: RowsOfForms, facts: Facts) -> Plan:
     plan = Plan(group, True, [], [], [], {})
     for tensor in group.tensors:
         part = Part(tensor, rows.of(tensor, group.signatures), facts.dtype(tensor))
-        _sort_in(plan, part)
-    if not plan.batch:
-        plan.batch, plan.users = plan.users, []
-    along = plan.batch[0].rows.along if plan.batch else ""
-    for part in list(plan.sizes):
-        if any(d.rows for d in part.rows.sizes or ()) and part.rows.of != along:
-            plan.sizes.remove(part)
-            plan.apart[part.tensor] = "it is a size, and nothing that crosses has those rows"
+        plan.of_users |= part.rows.of == USERS
+        if part.rows.along == BATCH:
+            plan.batch.append(part)
+        elif part.rows.along == USERS:
+            plan.users.append(part)
+        elif part.rows.sizes is not None:
+            plan.sizes.append(part)
+        else:
+            plan.apart[tensor] = part.rows.reason
+            plan.exact_users |= part.rows.of == USERS
     return plan
 
 
@@ -87,28 +93,36 @@ def plan_to_sparse(group: Group, rows: RowsOfForms, facts: Facts, crossings: Cro
     plan = Plan(group, False, [], [], [], {})
     for tensor in group.tensors:
         found = rows.of(tensor, group.signatures)
-        if not found.along:  # what joins users and items is known by the output that it ends in
+        if not found.along:  # what joins users and items may be known by the output that it ends in
             ends = [(o, s) for s in sorted(group.signatures & rows.forms) for o in crossings.outputs_behind(tensor, s)]
             found = next((r for o, s in ends if (r := rows.of_output(o, s)).along), found)
-        part = Part(tensor, found, facts.dtype(tensor))
-        if found.along == BATCH and part.dtype in PACKABLE:
-            plan.batch.append(part)
+        plan.exact_users |= found.of == USERS
+        if found.along == BATCH:
+            plan.batch.append(Part(tensor, found, facts.dtype(tensor)))
         else:
-            plan.apart[tensor] = found.reason or "it has not one entry per row of the batch"
+            plan.apart[tensor] = found.reason or "it has one entry per user"
     return plan
 
 
-def _sort_in(plan: Plan, part: Part) -> None:
-    if part.dtype not in PACKABLE:
-        plan.apart[part.tensor] = f"{part.dtype.name} can't be packed"
-    elif part.rows.along == BATCH:
-        plan.batch.append(part)
-    elif part.rows.along == USERS:
-        plan.users.append(part)
-    elif part.rows.sizes is not None:
-        plan.sizes.append(part)
-    else:
-        plan.apart[part.tensor] = part.rows.reason
+def settle(plans: Sequence[Plan]) -> None:
+    """Decides what is known only when all groups are: whether tensors of users may be packed, and which sizes follow.
+
+    Behind the batch's rows there is room for whole rows of users, a few more than there are. So all that the dense
+    side has of the users must come from one packed tensor, or they would not have equally many rows.
+    """
+    for plan in plans:
+        beside = [p for p in plans if p is not plan and p.group.signatures & plan.group.signatures]
+        if plan.users and plan.batch and (plan.exact_users or any(p.of_users or p.exact_users for p in beside)):
+            reason = "it has one entry per user, and something else of the users crosses elsewhere"
+            plan.apart |= {part.tensor: reason for part in plan.users}
+            plan.users = []
+        if not plan.batch:
+            plan.batch, plan.users = plan.users, []
+        there = {part.rows.along for part in (*plan.batch, *plan.users)}
+        for part in list(plan.sizes):
+            if any(d.rows for d in part.rows.sizes or ()) and part.rows.of not in there:
+                plan.sizes.remove(part)
+                plan.apart[part.tensor] = "it is a size, and nothing that crosses beside it has those rows"
 
 
 class Merger:
@@ -130,24 +144,22 @@ class Merger:
         return self._to_dense(plan, scope) if plan.to_dense else self._to_sparse(plan, scope)
 
     def _to_dense(self, plan: Plan, scope: str) -> int:
-        dense = Nodes(self.view, scope, self.crossings.dense)
-        whole, axis = "", 1
+        counts = _Counts(Nodes(self.view, scope, self.crossings.dense), plan)
         if plan.packs:
-            whole = self._pack(plan, scope)
-            plan.node = node_of(whole)
+            counts.whole, counts.axis, counts.dtype = self._pack(plan, scope), 1, tf.float32
+            plan.node = node_of(counts.whole)
             begin = 0
             for number, part in enumerate(plan.batch):
                 near = Nodes(self.view, f"{scope}/{number}", self.crossings.dense)
-                words = near.slice(whole, tf.float32, [begin, 0], [part.words, -1], "slice")
+                words = near.slice(counts.whole, tf.float32, [begin, 0], [part.words, -1], "slice")
                 self._read(plan, part, near.from_words(words, part.rows.columns, part.dtype))
                 begin += part.words
-            self._users(plan, scope, whole, begin)
+            counts.users = self._users(plan, scope, counts.whole, begin)
         elif plan.batch:
-            whole, axis = plan.batch[0].tensor, 0
+            counts.whole, counts.axis, counts.dtype = plan.batch[0].tensor, 0, plan.batch[0].dtype
         for number, part in enumerate(plan.sizes):
             near = Nodes(self.view, f"{scope}/size_{number}", self.crossings.dense)
-            dtype = tf.float32 if plan.packs else (plan.batch[0].dtype if plan.batch else tf.float32)
-            self._read(plan, part, _sizes(dense, near, part, whole, dtype, axis))
+            self._read(plan, part, _sizes(counts, near, part))
         return (len(plan.batch) + len(plan.users) if plan.packs else 0) + len(plan.sizes)
 
     def _pack(self, plan: Plan, scope: str) -> str:
@@ -162,10 +174,11 @@ class Merger:
             names=[p.tensor.encode() for p in parts],
         )
 
-    def _users(self, plan: Plan, scope: str, whole: str, begin: int) -> None:
-        """What lies behind the batch's rows: as many whole rows of the users' tensors as there are words for."""
+    def _users(self, plan: Plan, scope: str, whole: str, begin: int) -> str:
+        """What lies behind the batch's rows: as many whole rows of the users' tensors as there are words for. Returns
+        how many, an int32 scalar."""
         if not plan.users:
-            return
+            return ""
         near = Nodes(self.view, f"{scope}/users", self.crossings.dense)
         width = sum(p.words for p in plan.users)
         flat = near.reshape(
@@ -186,6 +199,7 @@ class Merger:
                 words = one.slice(table, tf.float32, [0, column], [-1, part.words], "slice")
             self._read(plan, part, one.from_words(words, part.rows.columns, part.dtype))
             column += part.words
+        return rows
 
     def _to_sparse(self, plan: Plan, scope: str) -> int:
         words = [
@@ -215,23 +229,41 @@ class Merger:
             self.view.set_inputs(reader, [*inputs, *("^" + c for c in self.view.control_inputs(reader))])
 
 
-def _sizes(shared: Nodes, near: Nodes, part: Part, whole: str, whole_dtype: tf.DType, axis: int) -> str:
+@dataclasses.dataclass
+class _Counts:
+    """Numbers of rows on the dense side: of users as an int32 scalar, of the batch off ``axis`` of ``whole``."""
+
+    nodes: Nodes
+    plan: Plan
+    whole: str = ""
+    axis: int = 0
+    dtype: tf.DType = tf.float32
+    users: str = ""
+    batch: str = ""
+
+    def of(self, along: str) -> str:
+        if along == USERS and self.users:
+            return self.users
+        if not self.batch:
+            self.batch = self.nodes.size_of(self.whole, self.dtype, self.axis, "rows")
+        return self.batch
+
+
+def _sizes(counts: _Counts, near: Nodes, part: Part) -> str:
     """Sizes from the number of rows, which the shape of what crosses says."""
-    sizes = part.rows.sizes or ()
-    rows = ""
-    if any(d.rows for d in sizes):
-        name = f"{shared.scope}/rows"
-        rows = name if name in shared.view else shared.size_of(whole, whole_dtype, axis, "rows")
-    elements = [_size(near, k, d, rows) for k, d in enumerate(sizes)]
-    value = elements[0] if part.rows.scalar else ""
-    if not value:
+    elements = [_size(counts, near, k, d, part.rows.of) for k, d in enumerate(part.rows.sizes or ())]
+    if not elements:  # the shape of a scalar
+        return near.const("sizes", [], part.dtype.as_numpy_dtype)
+    value = elements[0]
+    if not part.rows.scalar:
         value = near.op("Pack", "sizes", elements, T=tf.int32, N=len(elements), axis=0)
     return value if part.dtype == tf.int32 else near.cast(value, tf.int32, part.dtype, "value")
 
 
-def _size(near: Nodes, number: int, dim: Dim, rows: str) -> str:
+def _size(counts: _Counts, near: Nodes, number: int, dim: Dim, along: str) -> str:
     if not dim.rows:
         return near.const(f"known_{number}", dim.coef)
+    rows = counts.of(along)
     if dim.coef == 1:
         return rows
     return near.op("Mul", f"times_{number}", [rows, near.const(f"factor_{number}", dim.coef)], T=tf.int32)

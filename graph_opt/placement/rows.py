@@ -9,8 +9,8 @@ from typing import Any
 from tensorflow.core.framework import node_def_pb2
 
 from graph_opt.item import GraphItem
-from graph_opt.placement.joins import JOINS
-from graph_opt.placement.sides import forms
+from graph_opt.placement.sides import JOINS, forms
+from graph_opt.placement.words import PACKABLE
 from graph_opt.recognise.facts import Facts
 from graph_opt.rows import Kind, RowFacts, rows_of_signature
 from graph_opt.rows.dims import Dim, number
@@ -26,7 +26,7 @@ BATCH, USERS = "batch", "users"
 class Rows:
     """along: BATCH or USERS: what axis 0 counts; "": the tensor has no such rows, ``reason`` says why. columns: sizes
     of the other axes. sizes: elements of a vector (or the value of a scalar) of sizes that follow from the rows, else
-    None; it has no ``along`` then, and ``of`` says whose rows.
+    None; it has no ``along`` then. of: USERS where it depends on inputs of users and on no row of items, else BATCH.
     """
 
     along: str = ""
@@ -73,14 +73,16 @@ class RowsOfForms:
         return _JoinedRows(row_to_user, self._facts.view, self._facts, feeds.kinds, fetches, self._item.groups)
 
     def _in_form(self, tensor: str, name: str) -> Rows:
-        if self._facts.dtype(tensor).size <= 0:
-            return Rows(reason=f"{self._facts.dtype(tensor).name} can't be packed")
         whose, reason = self._whose(tensor, name)
-        if not whose:
-            return Rows(reason=reason)
+        found = Rows(reason=reason) if reason else self._judged(tensor, name, whose)
+        return dataclasses.replace(found, of=whose)
+
+    def _judged(self, tensor: str, name: str, whose: str) -> Rows:
+        if self._facts.dtype(tensor) not in PACKABLE:
+            return Rows(reason=f"{self._facts.dtype(tensor).name} can't be packed")
         kind = self._rows(name).kind(tensor)
         if kind.name == "count":
-            return _sizes(kind, whose)
+            return _sizes(kind)
         if not kind.has_rows:
             return Rows(reason=_why(kind))
         shape = self._facts.shape(tensor)
@@ -102,7 +104,7 @@ class RowsOfForms:
         if form.row_to_user in reached or not reached & set(form.user_inputs):
             return BATCH, ""
         if reached - set(form.user_inputs):
-            return "", "it reads inputs of users and of items"
+            return USERS, "it reads inputs of users and of items"
         return USERS, ""
 
 
@@ -142,11 +144,11 @@ def composite_nodes(info) -> set[str]:  # type: ignore[no-untyped-def]
     return {node_of(p["tensor"]) for p in parts.values()} or {node_of(info.name)}
 
 
-def _sizes(kind: Kind, whose: str) -> Rows:
+def _sizes(kind: Kind) -> Rows:
     value, rank = kind.value, kind.rank
     if value is None or rank is None or rank > 1 or any(d is None or d.symbols or d.rows > 1 for d in value):
         return Rows(reason="it is a size that does not follow from the number of rows")
-    return Rows(sizes=tuple(d for d in value if d is not None), scalar=rank == 0, of=whose)
+    return Rows(sizes=tuple(d for d in value if d is not None), scalar=rank == 0)
 
 
 def _why(kind: Kind) -> str:

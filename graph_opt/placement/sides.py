@@ -18,7 +18,6 @@ from graph_opt.functionals import FUNCTIONALS
 from graph_opt.fused_node import FUSED_OP
 from graph_opt.item import GraphItem
 from graph_opt.placement.control import TF1_CONTROL, body_ops, regions
-from graph_opt.placement.joins import JOINS
 from graph_opt.recognise.facts import Facts, has_effect
 from graph_opt.verify import output_dtypes
 from graph_opt.view import GraphView, node_of, port_of
@@ -57,6 +56,8 @@ _MOVES = PASSES | {
     "Reshape", "Squeeze", "ExpandDims", "ConcatV2", "Pack", "Unpack", "Split", "SplitV", "Slice", "StridedSlice",
     "Cast",
 }  # fmt: skip
+# Ops of a split form that belong to the tower; they have CPU kernels only, and are not made for another dense device.
+JOINS = frozenset({"TfctrAddUserRows", "TfctrJoinUserRows"})
 _SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 _HOST_PREFIXES = ("Placeholder", "Sparse", "Ragged", "Tfctr", "Parse", "Decode")
 _HOST_TYPES = frozenset({types_pb2.DT_STRING, types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})

@@ -35,8 +35,8 @@ def words_of(columns: Sequence[int], dtype: tf.DType) -> int:
 class Nodes:
     """Adds nodes to a graph, all on one device and under one scope."""
 
-    def __init__(self, view: GraphView, scope: str, device: str, rule: bytes = b"merge_transfers") -> None:
-        self.view, self.scope, self.device, self.rule = view, scope, device, rule
+    def __init__(self, view: GraphView, scope: str, device: str) -> None:
+        self.view, self.scope, self.device = view, scope, device
 
     def const(self, name: str, value: Any, dtype: type = np.int32) -> str:
         return self._add(constant_node(self.view.unique_name(f"{self.scope}/{name}"), np.asarray(value, dtype)))
@@ -107,7 +107,7 @@ class Nodes:
 
     def _add(self, node: node_def_pb2.NodeDef) -> str:
         node.device = self.device
-        node.attr[RULE_ATTR].s = self.rule
+        node.attr[RULE_ATTR].s = b"merge_transfers"
         return canonical(self.view.add(node).name)
 
 

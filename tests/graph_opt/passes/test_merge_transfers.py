@@ -211,7 +211,8 @@ def _split_form(work_dir: Path) -> GraphItem:
         found = {}
         for form in ("plain", "split"):
             mine = tf.concat([tf.gather(tables["a"], user), tf.cast(tf.reverse(age, [1]), tf.float32)], 1)
-            users = tf.matmul(mine, weights(WIDTH + 3, 5))
+            # A bias of ones, made for as many rows as there are users.
+            users = tf.matmul(mine, weights(WIDTH + 3, 5)) + tf.ones([tf.shape(user)[0], 1])
             users = tf.gather(users, row_to_user) if form == "split" else users
             h = tf.nn.relu(users + tf.matmul(tf.gather(tables["b"], item_id), weights(WIDTH, 5, 1)))
             found |= {f"{form}_y": tf.matmul(h, weights(5, 1, 2)), f"{form}_z": tf.matmul(h, weights(5, 2, 3))}
