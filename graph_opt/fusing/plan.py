@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from graph_opt.fused_node import output_form
 from graph_opt.fusing.levels import Levels, Member
 from graph_opt.lookup_spec import CopySpec
+from graph_opt.placement.sides import CONTRACTIONS
 from graph_opt.recognise.facts import Facts
 from graph_opt.view import GraphView, canonical, node_of
 
@@ -141,6 +142,8 @@ class Planner:
         shape = self._facts.shape(tensor)
         if self._facts.dtype(tensor).name != "float32" or shape is None or len(shape) != 2 or not shape[1]:
             return None
+        if any(self._view.node(name).op in CONTRACTIONS for name in self._view.ancestors([tensor])):
+            return None  # a result of the dense tower: the lookups would have to wait for it
         return CopySpec(name=node_of(tensor), source=tensor, width=shape[1])
 
     def _runs(self, concat: str, found: Sequence[_Slot]) -> list[Block]:

@@ -39,7 +39,7 @@ _REDUCERS = frozenset(
         "SparseToDense", "ScatterNd", "Unique", "UniqueV2", "UniqueWithCounts", "Where",
     }
 )  # fmt: skip
-_CONTRACTIONS = frozenset(
+CONTRACTIONS = frozenset(
     {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv1D", "Conv2D", "_FusedMatMul"}
 )
 # Entry by entry on integers and booleans: cheaper to do before a transfer than after it, where the result is no larger.
@@ -153,7 +153,7 @@ class _Finder:
             if node.name not in upstream or node.name in lookups or self._is_host(node):
                 continue
             reads = [t for t in self.view.inputs(node) if node_of(t) in found and self._floating(t)]
-            product = node.op in _CONTRACTIONS and any(_floats(output_dtypes(node)))
+            product = node.op in CONTRACTIONS and any(_floats(output_dtypes(node)))
             if reads or (product and any(node_of(t) in self.depends for t in self.view.inputs(node))):
                 found.add(node.name)
         return found

@@ -342,3 +342,20 @@ def test_only_the_chosen_lookups_are_fused(tmp_path, by):
     after = assert_rewrites(fuse_lookups, item, feeds=feeds_of(names), fired=1, options=options)
     assert [s.name for group in after.groups for s, _ in group.lookups] == ["b"]
     assert_refused(fuse_lookups, item, "only_lookups", options=ConvertOptions(only_lookups=frozenset()))
+
+
+def test_results_of_the_dense_tower_are_not_copied(tmp_path) -> None:
+    """Beside a raw dense input, which is: the lookups would wait for the tower."""
+
+    def build(tables):
+        dense = placeholder(tf.float32, [None, 3], "dense")
+        bottom = tf.nn.relu(tf.matmul(dense, tf.ones([3, 4])))
+        found = [tf.gather(tables[n], placeholder(tf.int64, [None], f"{n}_ids")) for n in ("a", "b")]
+        return {"x": tf.concat([bottom, *found], 1), "y": tf.concat([dense, *found], 1)}
+
+    item = graph_item(build, tables={"a": table(), "b": table(seed=1)}, work_dir=tmp_path)
+    feeds = {"dense": np.ones((2, 3), np.float32), "a_ids": np.array([1, 2]), "b_ids": np.array([3, 4])}
+    after = assert_rewrites(fuse_lookups, item, feeds=feeds)
+    view = GraphView(after.graph_def)
+    for group in after.groups:
+        assert not {view.node(n).op for n in view.ancestors([group.node])} & {"MatMul", "Relu"}
