@@ -85,8 +85,8 @@ def _values(site: Site, kinds: list[Kind]) -> Kind:
 
 def _fits(site: Site, index: int, rank: int) -> bool:
     """Whether a constant broadcasts against [rows, ...] without a say on the row axis."""
-    shape = site.facts.shape(site.names[index])
-    return shape is not None and (len(shape) < rank or (len(shape) == rank and shape[0] == 1))
+    dims = site.kinds[index].dims
+    return dims is not None and (len(dims) < rank or (len(dims) == rank and dims[0] == ONE))
 
 
 def _broadcast(all_dims: list[Dims], rank: int) -> Dims:

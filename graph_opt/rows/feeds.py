@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from graph_opt.describe import pair_unused
@@ -49,6 +50,7 @@ def feed_kinds(item: GraphItem, name: str, facts: Facts) -> Feeds:
             _add_stream(feature, tensors, kinds, facts)
             of_values[tensors[feature["parts"]["values"]]] = feature["name"]
             inputs[feature["name"]] = tuple(feature["parts"].values())
+    shapes = {canonical(entry["tensor"]): entry["shape"] for entry in info["inputs"]}
     aligned = {t: of_values[v] for t, v in streams.aligned().items() if v in of_values and t in names}
     for feature in info["features"]:
         if feature["name"] in inputs:
@@ -60,10 +62,11 @@ def feed_kinds(item: GraphItem, name: str, facts: Facts) -> Feeds:
                 kinds[tensor] = Kind("values", frozenset({owner}), feature=owner, dims=of_tensor(tensor, [None]))
                 inputs[owner] = (*inputs[owner], part)
                 continue
-            kinds[tensor] = _dense(tensor, feature["name"], facts)
-            inputs[feature["name"]] = (*inputs.get(feature["name"], ()), part)
             shape = facts.shape(tensor)
-            if shape and shape[0] is not None:
+            shape = shapes[tensor] if shape is None else shape  # placeholders of scalars do not keep theirs
+            kinds[tensor] = _dense(tensor, feature["name"], shape)
+            inputs[feature["name"]] = (*inputs.get(feature["name"], ()), part)
+            if shape and shape[0] not in (None, -1):
                 static.append(part)
     return Feeds(kinds, inputs, tensors, tuple(static), info["features"])
 
@@ -85,11 +88,10 @@ def _add_stream(feature: dict[str, Any], tensors: dict[str, str], kinds: dict[st
             kinds[tensors[part]] = opaque("Placeholder", tensors[part], reason, sources)
 
 
-def _dense(tensor: str, feature: str, facts: Facts) -> Kind:
-    shape = facts.shape(tensor)
+def _dense(tensor: str, feature: str, shape: Sequence[int | None] | None) -> Kind:
     sources = frozenset({feature})
     if shape is None:
         return opaque("Placeholder", tensor, "the rank of the input is not known", sources)
     if not shape:
         return shared(())  # one value for the whole request
-    return row(of_tensor(tensor, shape, ROWS), sources)
+    return row(of_tensor(tensor, [None if size == -1 else size for size in shape], ROWS), sources)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from graph_opt.rows.dims import ONE, number
 from graph_opt.rows.elementwise import BINARY, UNARY
 from graph_opt.split.site import SplitSite, rule
 from graph_opt.split.views import View, full_view, mixed_view, sum_view
@@ -62,13 +63,13 @@ def _on_segments(site: SplitSite, index: int) -> View | None:
 def _part(site: SplitSite, index: int, view: View, world: str) -> str | None:
     """The constant input ``index`` reduced to what the tensor of ``world`` needs of it along the view's axis."""
     rank = len(site.out.dims or ())
-    shape = site.facts.shape(site.names[index])
-    if shape is None:
+    dims = site.kind(index).dims
+    if dims is None:
         return None
-    axis = view.axis - (rank - len(shape))
-    if axis < 0 or shape[axis] == 1:
+    axis = view.axis - (rank - len(dims))
+    if axis < 0 or dims[axis] == ONE:
         return site.other(index, world)
-    if shape[axis] != view.width or site.views[index].form != "shared":
+    if dims[axis] != number(view.width) or site.views[index].form != "shared":
         return None
     return site.weights.take(site.names[index], view.columns(world), axis)
 
