@@ -1,0 +1,1 @@
+"""Tower -> ONNX, checked: conversion, repairs, canonical names. ``to_onnx`` is the way in."""
