@@ -6,7 +6,6 @@
 #include <string>
 
 #include "tfctr/core/lookup/half.h"
-#include "tfctr/core/lookup/row_prefetch.h"
 #include "tfctr/core/lookup/sip_hash.h"
 
 namespace tfctr {
@@ -83,12 +82,6 @@ std::string_view Decimal(int64_t value, bool is_unsigned, char* buffer) {
   } while (magnitude != 0);
   if (negative) *--at = '-';
   return std::string_view(at, static_cast<size_t>(end - at));
-}
-
-// Address of a row of any id, in range or not: only to be prefetched.
-const uint8_t* AddressOf(const uint8_t* table, int64_t id, int64_t row_bytes) {
-  return reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(table) +
-                                          static_cast<uint64_t>(id) * static_cast<uint64_t>(row_bytes));
 }
 
 template <typename T>
@@ -268,7 +261,7 @@ template <typename GetText, typename Hash>
 void IdBlock::HashEach(GetText text, Hash hash, uint64_t buckets, const RowHint* hint) {
   for (int64_t k = 0; k < size_; ++k) {
     ids_[k] = static_cast<int64_t>(hash(text(k)) % buckets);
-    if (hint != nullptr) PrefetchRow(AddressOf(hint->table, ids_[k], hint->row_bytes), hint->row_bytes);
+    if (hint != nullptr) hint->Fetch(ids_[k]);
   }
 }
 
@@ -306,7 +299,7 @@ Status IdBlock::RunVocab(const Step& step, const StepContext& context, const Row
   };
   const auto hit = [this, hint](int64_t k, int64_t value) {
     ids_[k] = value;
-    if (hint != nullptr) PrefetchRow(AddressOf(hint->table, value, hint->row_bytes), hint->row_bytes);
+    if (hint != nullptr) hint->Fetch(value);
   };
   if (!text_keys) {
     if (kind_ != Kind::kInteger) {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tfctr/core/lookup/row_prefetch.h"
 #include "tfctr/core/lookup/spec.h"
 #include "tfctr/core/lookup/tensor_view.h"
 #include "tfctr/core/storage/status.h"
@@ -27,8 +28,19 @@ struct StepContext {
 // The table that the ids will be looked up in: steps that take long per value (hash, vocabulary) fetch its rows as soon
 // as they know them.
 struct RowHint {
-  const uint8_t* table = nullptr;
-  int64_t row_bytes = 0;
+  RowHint(const uint8_t* from, int64_t bytes) : table(from), row_bytes(bytes), one_line(RowIsOneLine(bytes)) {}
+  void Fetch(int64_t id) const {  // any id, in range or not
+    const auto* row = reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(table) +
+                                                       static_cast<uint64_t>(id) * static_cast<uint64_t>(row_bytes));
+    if (one_line) {
+      __builtin_prefetch(row);
+    } else {
+      PrefetchRow(row, row_bytes);
+    }
+  }
+  const uint8_t* table;
+  int64_t row_bytes;
+  bool one_line;
 };
 
 class IdBlock {

@@ -19,9 +19,13 @@ static inline int64_t PrefetchLines(int64_t row_bytes) {
 }
 
 // `static`: compiled into files of several instruction sets.
+static inline bool RowIsOneLine(int64_t row_bytes) {
+  return row_bytes <= kPrefetchLine && kPrefetchLine % row_bytes == 0;
+}
+
 static inline void PrefetchRow(const uint8_t* row, int64_t row_bytes) {
   __builtin_prefetch(row);
-  if (row_bytes <= kPrefetchLine && kPrefetchLine % row_bytes == 0) return;
+  if (RowIsOneLine(row_bytes)) return;
   const int64_t last = (row_bytes < kMaxPrefetchBytes ? row_bytes : kMaxPrefetchBytes) - 1;
   for (int64_t at = kPrefetchLine; at < last; at += kPrefetchLine) __builtin_prefetch(row + at);
   __builtin_prefetch(row + last);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kSectionAlign = 64;
 constexpr uint64_t kMinSlots = 8;
-constexpr uint64_t kBucketRecords = 3;  // at most so many on average: a bucket is one or two cache lines
+constexpr uint64_t kBucketRecords = 2;  // at most so many on average: most buckets are within two cache lines
 constexpr size_t kWriteBlock = 1 << 20;
 constexpr uint64_t kMaxEntries = uint64_t{1} << 31;
 

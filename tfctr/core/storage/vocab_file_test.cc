@@ -70,9 +70,9 @@ void Strings() {
 void CrowdedBuckets() {
   TempDir dir;
   std::vector<std::string> keys;
-  for (int i = 0; keys.size() < 40; ++i) {  // the writer makes 16 buckets of 40 keys
+  for (int i = 0; keys.size() < 40; ++i) {  // the writer makes 32 buckets for 40 keys
     const std::string key = std::to_string(i);
-    if ((VocabHash(key) & 15) == 3) keys.push_back(key);
+    if ((VocabHash(key) & 31) == 3) keys.push_back(key);
   }
   for (const size_t length : {0, 5000}) {
     for (std::string& key : keys) key += std::string(length, 'x');
