@@ -48,18 +48,41 @@ DEFAULT_LIMITS: Mapping[str, GateLimits] = {
     "int8": GateLimits(max_dp=5e-3, max_bias=1e-3, max_auc_delta=1e-4),
 }
 
+# Of a dense tower that computes in half precision, where the above are of tables that are stored in it.
+ENGINE_LIMITS: Mapping[str, GateLimits] = {
+    "fp16": GateLimits(max_dp=5e-3, max_bias=1e-3, max_auc_delta=1e-4),
+    "bf16": GateLimits(max_dp=2e-2, max_bias=1e-3, max_auc_delta=1e-4),
+}
+
 
 def limits_for(
     dtype: str, max_dp: float | None = None, max_bias: float | None = None, max_auc_delta: float | None = None
 ) -> GateLimits:
-    """The limits of ``dtype`` ("fp16", "bf16", "int8"), with those given in place of the defaults.
+    """The limits of tables in ``dtype`` ("fp16", "bf16", "int8"), with those given in place of the defaults.
 
     Raises UsageError: an unknown dtype, or a limit that is negative or no number.
     """
-    if dtype not in DEFAULT_LIMITS:
-        raise UsageError(f"no accuracy limits for {dtype!r}; known: {', '.join(DEFAULT_LIMITS)}")
+    return _limits(DEFAULT_LIMITS, dtype, max_dp, max_bias, max_auc_delta)
+
+
+def engine_limits(
+    precision: str, max_dp: float | None = None, max_bias: float | None = None, max_auc_delta: float | None = None
+) -> GateLimits:
+    """The limits of a dense tower in ``precision`` ("fp16", "bf16"); otherwise as ``limits_for``."""
+    return _limits(ENGINE_LIMITS, precision, max_dp, max_bias, max_auc_delta)
+
+
+def _limits(
+    defaults: Mapping[str, GateLimits],
+    dtype: str,
+    max_dp: float | None,
+    max_bias: float | None,
+    max_auc_delta: float | None,
+) -> GateLimits:
+    if dtype not in defaults:
+        raise UsageError(f"no accuracy limits for {dtype!r}; known: {', '.join(defaults)}")
     given = {"max_dp": max_dp, "max_bias": max_bias, "max_auc_delta": max_auc_delta}
-    return dataclasses.replace(DEFAULT_LIMITS[dtype], **{k: v for k, v in given.items() if v is not None})
+    return dataclasses.replace(defaults[dtype], **{k: v for k, v in given.items() if v is not None})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
