@@ -22,7 +22,7 @@ _BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 }  # fmt: skip
 _REDUCTIONS: dict[str, Callable[..., Any]] = {"Prod": np.prod, "Sum": np.sum, "Max": np.max, "Min": np.min}
 _MOVES = frozenset(
-    {"Reshape", "Squeeze", "ExpandDims", "Pack", "ConcatV2", "StridedSlice", "Slice", "GatherV2", "Fill"}
+    {"Reshape", "Squeeze", "ExpandDims", "Pack", "ConcatV2", "StridedSlice", "Slice", "GatherV2", "Fill", "Range"}
 )
 _FOLDED = frozenset(_BINARY) | frozenset(_REDUCTIONS) | _MOVES | {"Cast"}
 
@@ -81,6 +81,9 @@ def _apply(facts: Facts, node: node_def_pb2.NodeDef, inputs: list[np.ndarray]) -
         return None if shape is None or None in shape else inputs[0].reshape([int(d or 0) for d in shape])
     if node.op == "GatherV2":
         return np.take(inputs[0], inputs[1].astype(np.int64), axis=int(inputs[2]))
+    if node.op == "Range":
+        found = np.arange(*(i.item() for i in inputs))
+        return None if found.size > _MAX_ELEMENTS else found.astype(object)
     if node.op == "Fill":
         return np.full(inputs[0].astype(np.int64), inputs[1].item(), dtype=object)
     return _sliced(node, inputs)

@@ -122,7 +122,7 @@ class Splitter:
             return [self._dual(site, kind) for kind in kinds]
         if self._only_user(site, kinds):
             return self._on_user_rows(site, ports)
-        plain = not has_effect(node) and not self._controls(node)
+        plain = kinds[0].name == "row" and not has_effect(node) and not self._controls(node)
         if any(v.split for v in site.views) and node.op in RULES and plain:
             found = self._by_rule(site)
             if found is not None:

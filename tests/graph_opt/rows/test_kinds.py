@@ -50,7 +50,7 @@ ROW_WISE: dict[str, Build] = {
     "constants": lambda x, **_: (x * C - 1.0) / np.ones((1, 3, 4), np.float32),
     "scalar input": lambda y, t, **_: y * t,
     "two rows": lambda y, h, **_: h + y[:, tf.newaxis, :],
-    "matmul": lambda y, **_: tf.matmul(y, W) + [1.0, 2.0],
+    "matmul": lambda y, **_: tf.matmul(y, W) + C[:2],
     "matmul transposed": lambda y, **_: tf.matmul(y, W.T, transpose_b=True),
     "bias": lambda y, **_: tf.nn.bias_add(y, C),
     "batch matmul": lambda x, h, **_: tf.matmul(x, h, transpose_b=True),
