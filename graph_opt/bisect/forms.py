@@ -72,7 +72,7 @@ def forms(item: GraphItem, signature: str) -> dict[str, str]:
     if split is not None:
         found["split"] = split.signature
         if split.signature in item.packed:
-            found["split, packed"] = item.packed[split.signature]
+            found["split packed"] = item.packed[split.signature]
     return found
 
 
@@ -81,8 +81,8 @@ def request(item: GraphItem, signature: str, form: str, inputs: Inputs) -> dict[
     split = item.split.get(signature)
     if not form.startswith("split") or split is None:
         return dict(inputs.arrays)
-    users, row_to_user = _users(inputs, split.user_inputs)
-    once = inputs.take(inputs.arrays, users)
+    of_users, row_to_user = users(inputs, split.user_inputs)
+    once = inputs.take(inputs.arrays, of_users)
     arrays = {name: once[name] if name in split.user_inputs else value for name, value in inputs.arrays.items()}
     return {**arrays, split.row_to_user: np.asarray(row_to_user, np.int64)}
 
@@ -103,23 +103,23 @@ def feeds(item: GraphItem, signature: str, form: str, inputs: Inputs) -> dict[st
     return {packed.inputs[key].name: values[key] for key in packed.inputs}
 
 
-def _users(inputs: Inputs, user_inputs: Sequence[str]) -> tuple[list[int], list[int]]:
+def users(inputs: Inputs, user_inputs: Sequence[str]) -> tuple[list[int], list[int]]:
     """A row of each user, and the user of each row. Users are numbered from the last row on, so that a form that
     ignores ``row_to_user`` gives other numbers.
     """
     if inputs.count > _MOST_ROWS:
         return list(range(inputs.count))[::-1], list(range(inputs.count))[::-1]
     number: dict[bytes, int] = {}
-    users: list[int] = []
+    found: list[int] = []
     of_row = [0] * inputs.count
     for row in reversed(range(inputs.count)):
         taken = inputs.take(inputs.arrays, [row])
         key = b"|".join(_bytes(taken[name]) for name in user_inputs)
         if key not in number:
-            number[key] = len(users)
-            users.append(row)
+            number[key] = len(found)
+            found.append(row)
         of_row[row] = number[key]
-    return users, of_row
+    return found, of_row
 
 
 def _bytes(value: Any) -> bytes:

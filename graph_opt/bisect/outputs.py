@@ -17,9 +17,11 @@ from graph_opt.item import GraphItem
 from graph_opt.option_checks import check_options
 from graph_opt.options import ConvertOptions
 from graph_opt.saved_model import load
+from graph_opt.table_gate import limits_of
 from tfctr.core import library
 from tfctr.errors import InputError, UsageError
 
+TABLES = "compress_tables"
 _ROW_TESTS = 60
 
 
@@ -122,6 +124,8 @@ class _Search:
             if stage.report.status != "ok":
                 steps.append(dataclasses.replace(step, status=stage.report.status, note=stage.report.error))
                 continue
+            if stage.one.name == TABLES and stage.report.fired and self.tolerance.atol is None:
+                self.tolerance = Tolerance(gate=limits_of(self.walk.options))
             if not stage.runnable:
                 steps.append(dataclasses.replace(step, status="skipped", note="the graph can't run on its own yet"))
                 skipped.append(stage)

@@ -11,7 +11,7 @@ from typing import Any
 class Difference:
     """How the outputs of one form leave the tolerance.
 
-    form: "plain", "packed", "split" or "split, packed". output: the worst one; row: its first index where the value is
+    form: "plain", "packed", "split" or "split packed". output: the worst one; row: its first index where the value is
     worst, None for scalars and shapes. max_abs: |difference| there. want, got: the two values. reason: one line.
     """
 

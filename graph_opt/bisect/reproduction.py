@@ -217,7 +217,7 @@ def _described(part: _Part, signature: str, tolerance: Tolerance) -> Mapping[str
         "what": part.what,
         "signature": signature,
         "tags": list(part.source.tags),
-        "atol": tolerance.atol,
+        "atol": tolerance.gate.max_dp if tolerance.gate is not None else tolerance.atol,
         "inputs": {entry["name"]: entry["tensor"] for entry in info["inputs"]},
         "outputs": _flat_outputs(info),
         "difference": dataclasses.asdict(part.found),

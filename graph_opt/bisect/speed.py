@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from graph_opt.bisect.forms import PLAIN, Inputs, Original, forms
+from graph_opt.bisect.forms import PLAIN, Inputs, Original, forms, users
 from graph_opt.bisect.narrow import smallest
 from graph_opt.bisect.report import Findings, Step
 from graph_opt.bisect.suspects import FUSE, narrowed_options
@@ -61,10 +61,11 @@ def bisect_speed(
     progress: Progress = lambda *_: None,
     note: Note = lambda _: None,
 ) -> Findings:
-    """Times the call after each pass (one thread, TensorFlow's optimisers on; the packed form from the pass on that
-    makes it) and names the pass that makes it slower the most, if one does beyond the noise.
+    """Times the call after each pass and names the pass that makes it slower the most, if one does beyond the noise.
 
-    The original is the SavedModel under stock TensorFlow, ``Session.run`` from Python for all.
+    One thread, TensorFlow's optimisers on, ``Session.run`` from Python; the packed form from the pass on that makes it,
+    the split form where several rows of the inputs have one user. The original is the SavedModel under stock
+    TensorFlow.
     """
     check_options(options)
     library.load_op_libraries([str(p) for p in options.op_libraries])
@@ -115,8 +116,15 @@ class _Timing:
 
     def _call(self, stack: contextlib.ExitStack, item: GraphItem) -> Call:
         runner = stack.enter_context(self.walk.runner(item, optimised=True))
-        form = "packed" if "packed" in forms(item, self.walk.signature) else PLAIN
-        return runner.call(form, self.inputs)
+        return runner.call(self._form(item), self.inputs)
+
+    def _form(self, item: GraphItem) -> str:
+        """The form that serves these inputs: split where several rows have one user, packed where it is there."""
+        known = forms(item, self.walk.signature)
+        split = item.split.get(self.walk.signature)
+        if split is not None and 2 * len(users(self.inputs, split.user_inputs)[0]) <= self.inputs.count:
+            return "split packed" if "split packed" in known else "split"
+        return "packed" if "packed" in known else PLAIN
 
     def _measure(self, calls: Mapping[str, Call]) -> dict[str, npt.NDArray[np.float64]]:
         """Milliseconds per round; the contestants take turns, in an order that turns as well."""
@@ -207,10 +215,9 @@ def paired_ratio(after: npt.NDArray[np.float64], before: npt.NDArray[np.float64]
 
 
 def _noise(times: Mapping[str, npt.NDArray[np.float64]]) -> float:
-    """How far the same graph in two sessions seems to differ: the larger end of the interval, from 1."""
+    """How far the same graph in two sessions seems to differ; how much rounds scatter is in the intervals already."""
     first = next(name for name in times if name not in (_ORIGINAL, _TWIN))
-    found = paired_ratio(times[_TWIN], times[first])
-    return max(abs(found.high - 1.0), abs(1.0 - found.low))
+    return abs(paired_ratio(times[_TWIN], times[first]).median - 1.0)
 
 
 def _whole(times: Mapping[str, npt.NDArray[np.float64]], timed: list[Stage]) -> str:

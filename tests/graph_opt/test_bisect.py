@@ -1,8 +1,11 @@
 """Bisection: wrong, slow and raising passes are found, narrowed to the lookup, and written down as a small model."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +16,8 @@ import pytest
 import tensorflow as tf
 
 import tfctr
+from examples.models import DLRM, USER_FEATURES, WideAndDeep, requests
+from graph_opt import pipeline
 from graph_opt.bisect import narrow
 from graph_opt.bisect.speed import paired_ratio
 from graph_opt.candidates import Proof
@@ -81,7 +86,7 @@ def slow(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     """Right, but the output waits for some matrix products."""
     view = GraphView(item.graph_def)
     with tf.Graph().as_default() as graph:
-        value = tf.random.uniform([400, 400])  # a random op is never folded
+        value = tf.random.uniform([900, 900])  # a random op is never folded
         for k in range(3):
             value = tf.matmul(value, value, name=f"slow/product_{k}")
     for made in graph.as_graph_def().node:
@@ -102,17 +107,29 @@ def model(zoo: Zoo) -> Path:
     return zoo("a_safe_sparse").path
 
 
+@pytest.fixture(scope="module")
+def small(zoo: Zoo) -> Path:
+    """One feature: for what is not about telling lookups apart."""
+    return zoo("a_safe_sparse_one").path
+
+
 def inputs_of(model: Path) -> str:
     return str(model / "inputs.npz")
 
 
-def run_script(folder: Path) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, str(folder / "run.py")], capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr[-2000:]
+def run_script(folder: Path, *, alone: bool = False) -> tuple[int, str]:
+    """Exit code and text of ``run.py``; alone: in a process of its own, as a user runs it."""
+    if alone:
+        done = subprocess.run([sys.executable, str(folder / "run.py")], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr[-2000:]
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        code = runpy.run_path(str(folder / "run.py"))["main"]()
+    return code, told.getvalue()
 
 
-def test_nothing_differs(model: Path, tmp_path: Path) -> None:
-    found = tfctr.bisect(model, inputs_of(model), out=tmp_path / "repro")
+def test_nothing_differs(small: Path, tmp_path: Path) -> None:
+    found = tfctr.bisect(small, inputs_of(small), out=tmp_path / "repro")
     assert not found.found and found.culprit == "" and found.reproduction is None
     assert [s.name for s in found.steps][-1] == "pack_inputs"
     assert {s.status for s in found.steps} <= {"equal", "skipped"}
@@ -126,7 +143,7 @@ def test_a_wrong_pass_is_named_with_its_tensor_and_one_row(model: Path, tmp_path
     assert found.difference is not None and found.difference.output == "score"
     assert len(found.rows) == 1 and found.difference.row == found.rows[0]
     assert found.steps[-1].status == "differs"
-    code, told = run_script(tmp_path / "repro")
+    code, told = run_script(tmp_path / "repro", alone=True)
     assert code == 3 and "bundle as a SavedModel: result DIFFERS, largest |difference| 0.01" in told, told
     assert "result DIFFERS" in told.split("bundle as served:")[1]
 
@@ -178,33 +195,76 @@ def test_one_of_several_rewrites_is_named(model: Path) -> None:
     assert len(found.rewrites) == 1 and "Add" in found.rewrites[0]
 
 
-def test_an_error_on_one_side_is_a_difference(model: Path, tmp_path: Path) -> None:
+def test_an_error_on_one_side_is_a_difference(small: Path, tmp_path: Path) -> None:
     given = [extra(refuse_everything, "refuse")]
-    found = tfctr.bisect(model, inputs_of(model), extra_passes=given, out=tmp_path / "repro")
+    found = tfctr.bisect(small, inputs_of(small), extra_passes=given, out=tmp_path / "repro")
     assert found.culprit == "refuse" and found.difference is not None
     assert "it raises: " in found.difference.reason and "broken on purpose" in found.difference.reason
     code, told = run_script(tmp_path / "repro")
     assert code == 3 and "broken on purpose" in told
 
 
-def test_tolerance(model: Path) -> None:
+def test_a_split_that_gives_users_the_wrong_rows_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain form is right, the split form is not: only that form tells."""
+    DLRM(vocabulary=50, width=4).save(str(tmp_path / "model"))
+    number = next(k for k, p in enumerate(pipeline.FORM_PASSES) if p.name == "split_user_item")
+    right = pipeline.FORM_PASSES[number]
+
+    def wrong(item: GraphItem, options: ConvertOptions) -> PassOutcome:
+        outcome = right.run(item, options)
+        form = item.split["serving_default"]
+        view = GraphView(item.graph_def)
+        name = item.signatures[form.signature].inputs[form.row_to_user].name
+        with tf.Graph().as_default() as graph:
+            source = tf.compat.v1.placeholder(tf.int64, [None], name.split(":")[0])
+            tf.zeros_like(source, name="nobody_else")
+        for node in graph.as_graph_def().node:
+            if node.name != source.op.name:
+                view.add(node)
+        view.replace_tensor(name, "nobody_else:0", keep=["nobody_else"])
+        return outcome
+
+    passes = list(pipeline.FORM_PASSES)
+    passes[number] = dataclasses.replace(right, run=wrong)
+    monkeypatch.setattr(pipeline, "FORM_PASSES", tuple(passes))
+    inputs = {name: np.asarray(value) for name, value in requests("dlrm", 12, vocabulary=50).items()}
+    found = tfctr.bisect(tmp_path / "model", inputs, user_features=USER_FEATURES["dlrm"], out=tmp_path / "repro")
+    assert found.culprit == "split_user_item" and found.difference is not None
+    assert found.difference.form == "split"
+    assert len(found.rows) == 2  # one row has one user, whichever
+    with np.load(tmp_path / "repro" / "request.npz") as request:
+        assert "row_to_user" in request
+    code, told = run_script(tmp_path / "repro")
+    assert code == 3 and "bundle as served:" in told and "DIFFERS" in told.split("bundle as served:")[1], told
+
+
+def test_smaller_tables_are_judged_by_the_gate(tmp_path: Path) -> None:
+    WideAndDeep(vocabulary=3000, width=8).save(str(tmp_path / "model"))
+    found = tfctr.bisect(tmp_path / "model", table_dtype="fp16")
+    step = next(s for s in found.steps if s.name == "compress_tables")
+    assert step.fired and step.drift > 1e-5 and not found.found
+    strict = tfctr.bisect(tmp_path / "model", table_dtype="fp16", tolerance=1e-6)
+    assert strict.culprit == "compress_tables" and strict.rewrites and strict.lookups
+
+
+def test_tolerance(small: Path) -> None:
     given = [extra(shift_bias, "shift_bias")]
-    assert not tfctr.bisect(model, inputs_of(model), extra_passes=given, tolerance=0.5).found
-    assert tfctr.bisect(model, inputs_of(model), extra_passes=given, tolerance=1e-4).found
+    assert not tfctr.bisect(small, inputs_of(small), extra_passes=given, tolerance=0.5).found
+    assert tfctr.bisect(small, inputs_of(small), extra_passes=given, tolerance=1e-4).found
 
 
-def test_a_pass_that_fails_is_undone_and_told(model: Path) -> None:
+def test_a_pass_that_fails_is_undone_and_told(small: Path) -> None:
     def fails(item: GraphItem, options: ConvertOptions) -> PassOutcome:
         raise ValueError("no luck")
 
-    found = tfctr.bisect(model, inputs_of(model), extra_passes=[extra(fails, "fails")])
+    found = tfctr.bisect(small, inputs_of(small), extra_passes=[extra(fails, "fails")])
     assert not found.found
     step = next(s for s in found.steps if s.name == "fails")
     assert step.status == "failed" and "no luck" in step.note
 
 
-def test_a_slow_pass_is_found(model: Path) -> None:
-    found = tfctr.bisect(model, inputs_of(model), what="speed", rounds=12, extra_passes=[extra(slow, "slow")])
+def test_a_slow_pass_is_found(small: Path) -> None:
+    found = tfctr.bisect(small, inputs_of(small), what="speed", rounds=15, extra_passes=[extra(slow, "slow")])
     assert (found.found, found.culprit) == (True, "slow")
     step = next(s for s in found.steps if s.name == "slow")
     assert step.status == "slower" and step.ratio is not None and step.low is not None
@@ -235,17 +295,17 @@ def test_a_model_that_draws_random_numbers_can_not_be_compared(tmp_path: Path) -
         tfctr.bisect(tmp_path / "model")
 
 
-def test_arguments(model: Path, tmp_path: Path) -> None:
+def test_arguments(small: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("x")
     with pytest.raises(UsageError, match="new or empty folder"):
-        tfctr.bisect(model, out=tmp_path / "full")
+        tfctr.bisect(small, out=tmp_path / "full")
     with pytest.raises(UsageError, match="expected outputs or speed"):
-        tfctr.bisect(model, what="colour")
+        tfctr.bisect(small, what="colour")
     with pytest.raises(UsageError, match="no signature 'nope'"):
-        tfctr.bisect(model, signature="nope")
+        tfctr.bisect(small, signature="nope")
     with pytest.raises(UsageError, match="no pass 'nope'"):
-        tfctr.bisect(model, disable=("nope",))
+        tfctr.bisect(small, disable=("nope",))
 
 
 def test_smallest_finds_single_and_joint_culprits() -> None:
