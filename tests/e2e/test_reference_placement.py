@@ -183,7 +183,7 @@ def test_the_same_bundle_on_our_executor(models: dict[str, Path], tmp_path: Path
             np.testing.assert_allclose(session.predict(request)["click"], want["click"], 1e-5, 1e-6)
 
 
-@pytest.mark.parametrize("name", REFERENCE_MODELS)
+@pytest.mark.parametrize("name", ["wide_and_deep", "din", "mmoe"])
 def test_a_bundle_placed_for_a_gpu(models: dict[str, Path], name: str, tmp_path: Path) -> None:
     """It loads where there is none, and every operation on the GPU has a kernel for it."""
     report = tfctr.convert(
