@@ -291,3 +291,50 @@ def test_a_repeat_beyond_memory_is_refused():
     made = packer([ITEM, part("u", "float64", [-1, -1])], ["u"])
     with pytest.raises(InputError, match="'u'.*more than 1 GiB once they are repeated"):
         made.pack({"item": np.zeros(100_000, np.int64), "u": np.zeros((1, 10_000))})
+
+
+NUMBERS = st.one_of(st.integers(-3, 6), st.sampled_from([2**31, 2**62, -(2**62), 2**63 - 1, -(2**63)]))
+
+
+def flat(draw, most=5):
+    return np.array(draw(st.lists(NUMBERS, max_size=most)), np.int64)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_no_request_crashes(data):
+    """Parts that contradict each other in any way: packed or refused, never a crash."""
+    ragged, feature = ragged_part(2)
+    feature = feature | {"values": 4, "row_splits": [5, 6]}
+    weights = part("w", "float32", [-1]) | {"like": 1}
+    split = data.draw(st.sampled_from([None, split_form([0, 8, *range(1, 8)], [4, 5, 6])]))
+    users = data.draw(st.lists(st.sampled_from(["s/values", "r/values", "item"]), unique=True))
+    made = packer([ITEM, *SPARSE, *ragged, weights], users, [SPARSE_FEATURE, feature], split)
+    count = data.draw(st.integers(0, 4))
+    request = {
+        "item": flat(data.draw),
+        "s/values": np.zeros(count, np.int64),
+        "s/indices": np.array(data.draw(st.lists(NUMBERS, min_size=2 * count, max_size=2 * count)), np.int64).reshape(
+            -1, 2
+        ),
+        "s/dense_shape": np.array(data.draw(st.lists(NUMBERS, min_size=2, max_size=2)), np.int64),
+        "r/values": flat(data.draw),
+        "r/row_splits": flat(data.draw),
+        "r/row_splits_1": flat(data.draw),
+        "w": np.zeros(data.draw(st.integers(0, 4)), np.float32),
+    }
+    # Half of the time what is near to right, so that the deeper checks are reached.
+    if data.draw(st.booleans()):
+        request["s/dense_shape"][0] = data.draw(st.integers(1, 2))
+        request["s/indices"][:, 0] %= 2
+        request["r/row_splits"] = np.array([0, data.draw(st.integers(0, 2))])
+        request["r/row_splits_1"] = np.array(sorted(data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=3))))
+        request["r/values"] = np.arange(request["r/row_splits_1"][-1])
+        request["w"] = np.zeros(count, np.float32)
+    if data.draw(st.booleans()):
+        request["row_to_user"] = flat(data.draw)
+    try:
+        packed = made.pack(request)
+    except InputError:
+        return
+    assert packed.arena.size % 64 == 0

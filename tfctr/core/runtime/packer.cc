@@ -91,6 +91,15 @@ void WriteStrings(const PartValue& value, tensorflow::tstring* out) {
   }
 }
 
+// Fills `bytes` bytes with copies of the first `row_bytes`, which are there already.
+void FillFromFirst(char* to, size_t row_bytes, size_t bytes) {
+  for (size_t done = row_bytes; done < bytes;) {
+    const size_t more = std::min(done, bytes - done);
+    std::memcpy(to + done, to, more);
+    done += more;
+  }
+}
+
 template <size_t kBytes>
 void CopyFixedRows(const char* from, const TakenRows& taken, char* to) {
   for (int64_t i = 0; i < taken.count; ++i, to += kBytes) {
@@ -99,6 +108,11 @@ void CopyFixedRows(const char* from, const TakenRows& taken, char* to) {
 }
 
 void CopyRows(const char* from, const TakenRows& taken, size_t row_bytes, char* to) {
+  if (taken.count == 0 || row_bytes == 0) return;
+  if (taken.elements == taken.row_elements) {  // one row, for all
+    std::memcpy(to, from, row_bytes);
+    return FillFromFirst(to, row_bytes, row_bytes * static_cast<size_t>(taken.count));
+  }
   if (row_bytes == 4) return CopyFixedRows<4>(from, taken, to);
   if (row_bytes == 8) return CopyFixedRows<8>(from, taken, to);
   for (int64_t i = 0; i < taken.count; ++i, to += row_bytes) {
