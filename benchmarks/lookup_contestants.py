@@ -53,7 +53,8 @@ class FusedOp(_Traced):
 
         ops, native = library.load(), library.native()
         self._tables = tables
-        wide = [folder / f"t{i}.tbl" for i in range(len(tables))]
+        first = {id(table): i for i, table in reversed(list(enumerate(tables)))}  # features may share a table
+        wide = [folder / f"t{first[id(table)]}.tbl" for table in tables]
         for file, table in zip(wide, tables, strict=True):
             if not file.exists():
                 native.write_table(str(file), file.stem, table)
@@ -114,13 +115,11 @@ class FusedOp(_Traced):
 
     def table_bytes(self) -> int:
         """Of the files that the op reads."""
-        return sum(f.stat().st_size for f in self._files)
+        return sum(f.stat().st_size for f in dict.fromkeys(self._files))
 
     def mapped_tables(self) -> list[np.ndarray]:
         """The same files, mapped: what the bare loop reads."""
-        return [
-            np.memmap(f, np.float32, "r", shape=t.shape) for f, t in zip(self._files, self._tables, strict=True)
-        ]
+        return [np.memmap(f, np.float32, "r", shape=t.shape) for f, t in zip(self._files, self._tables, strict=True)]
 
 
 def pack(batch: Batch) -> tuple[np.ndarray, np.ndarray]:

@@ -24,19 +24,19 @@ def make_tables(features: int) -> list[np.ndarray]:
     return [rng.normal(size=(VOCABULARY, WIDTH)).astype(np.float32) for _ in range(features)]
 
 
-def make_batches(features: int, rows: int, count: int) -> list[Batch]:
+def make_batches(features: int, rows: int, count: int, vocabulary: int = VOCABULARY) -> list[Batch]:
     """``count`` batches of ``rows`` rows, 1-3 ids per row. Popular ids are spread over the table, as hashing does."""
     rng = np.random.default_rng(1)
-    weights = np.arange(1, VOCABULARY + 1) ** -ZIPF
+    weights = np.arange(1, vocabulary + 1) ** -ZIPF
     cumulative = np.cumsum(weights / weights.sum())
-    places = rng.permutation(VOCABULARY)
+    places = rng.permutation(vocabulary)
     batches = []
     for _ in range(count):
         ids, indices = [], []
         for _ in range(features):
             counts = rng.integers(1, 4, rows)
             total = int(counts.sum())
-            ranks = np.searchsorted(cumulative, rng.random(total)).clip(max=VOCABULARY - 1)
+            ranks = np.searchsorted(cumulative, rng.random(total)).clip(max=vocabulary - 1)
             ids.append(places[ranks].astype(np.int64))
             row = np.repeat(np.arange(rows), counts)
             column = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)

