@@ -1,6 +1,6 @@
 """Everything that crosses between the devices in one direction crosses as one packed tensor.
 
-Every transfer to a GPU costs tens of microseconds however small it is. Lookup results, masks, dense inputs and (in a
+Every transfer to a GPU has a fixed cost, however small it is. Lookup results, masks, dense inputs and (in a
 split form) the users' tensors become one tensor of 32-bit words; the batch size is read off its shape. Outputs come
 back as one tensor as well. What can't be packed crosses by itself, and the report says why.
 """
