@@ -135,6 +135,8 @@ class _Conversion:
         self.progress("read the model", 1, 1)
         with BundleWriter(self.out, self.source.path, force=self.options.force, progress=self.note) as writer:
             needed = disk_needed(item, self.source)
+            if self.options.table_dtype != "fp32":
+                needed += needed * 3 // 4  # narrow tables beside the float32 ones
             writer.require_space(needed)
             item.work_dir = writer.store_folder
             item.on_copied = self._copy_progress(needed)
