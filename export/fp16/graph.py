@@ -78,6 +78,14 @@ class Graph:
         k = self.producer.get(tensor)
         return None if k is None else self.nodes[k]
 
+    def as_model(self) -> onnx.ModelProto:
+        """The tower in this order and with these names, constants as initializers."""
+        source = self.model
+        inputs = [value for value in source.graph.input if value.name in self.inputs]
+        graph = onnx.helper.make_graph(self.nodes, source.graph.name or "tower", inputs, source.graph.output)
+        graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in self.constants.items())
+        return onnx.helper.make_model(graph, opset_imports=list(source.opset_import), ir_version=source.ir_version)
+
 
 def read_graph(model: onnx.ModelProto) -> Graph:
     """Raises UsageError: another float type than FP32, a subgraph, a cycle, a tensor without a type (each named)."""

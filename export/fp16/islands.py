@@ -187,14 +187,15 @@ class IslandFinder:
     def _scalings(self, found: set[int], sources: set[str]) -> None:
         """Adds, in order, elementwise nodes that read nothing but statistics, the normalised tensor and constants."""
         g = self.graph
+        statistics = {name for k in found for name in g.nodes[k].output}
         for k, node in enumerate(g.nodes):
             if k in found or node.op_type not in (*ELEMENTWISE, "Sqrt", "Reciprocal", *MOVERS):
                 continue
             reads = [n for n in g.float_inputs(k) if n not in g.constants]
-            statistics = [n for n in reads if g.producer.get(n) in found]
-            if statistics and all(n in statistics or n in sources for n in reads):
-                found.add(k)
-                self._add(k, "scaling by LayerNorm statistics" if sources else "scaling by an unfolded root")
+            if any(n in statistics for n in reads) and all(n in statistics or n in sources for n in reads):
+                statistics.update(node.output)
+                if node.op_type not in MOVERS:  # those between FP32 nodes are found below
+                    self._add(k, "scaling by LayerNorm statistics" if sources else "scaling by an unfolded root")
 
     def _outputs(self) -> None:
         """The last sigmoid or softmax of each output, and what only multiplies or moves its results."""
@@ -220,7 +221,10 @@ class IslandFinder:
         return bool(reads) and all(self._ends_in_sigmoid(n, nodes) for n in reads)
 
     def _between(self) -> None:
-        """Light nodes that read and feed FP32 only: in FP16 they would cost a pair of casts."""
+        """Light nodes that read FP32 only and feed it: in FP16 they would cost a pair of casts.
+
+        What only moves values does so in FP32 as soon as one reader is FP32: others lose nothing by a later cast.
+        """
         g = self.graph
         again = True
         while again:
@@ -230,14 +234,17 @@ class IslandFinder:
                 if k in self.reasons or node.op_type in HEAVY or not self.has_floats(k):
                     continue
                 reads = [n for n in g.float_inputs(k) if n not in g.constants]
-                wide = all(n not in g.producer or g.producer[n] in self.reasons for n in reads)
-                if wide and all(self._read_wide(n) for n in g.float_outputs(k)):
+                if not all(n not in g.producer or g.producer[n] in self.reasons for n in reads):
+                    continue
+                found = [wide for n in g.float_outputs(k) for wide in self._wide_readers(n)]
+                if found and (any(found) if node.op_type in MOVERS else all(found)):
                     self._add(k, "between FP32 neighbours")
                     again = True
 
-    def _read_wide(self, tensor: str) -> bool:
-        readers = [r for r in self.graph.readers.get(tensor, []) if self.has_floats(r)]
-        return all(r in self.reasons for r in readers) and (bool(readers) or tensor in self.graph.outputs)
+    def _wide_readers(self, tensor: str) -> list[bool]:
+        """Per reader of ``tensor`` whether it is FP32; an output is one."""
+        readers = [r in self.reasons for r in self.graph.readers.get(tensor, []) if self.has_floats(r)]
+        return readers + [True] * (tensor in self.graph.outputs)
 
     def _readers_through_movers(self, tensor: str) -> Iterable[int]:
         for reader in self.graph.readers.get(tensor, []):
