@@ -21,12 +21,12 @@ class Sizes:
     inner: int = 4
 
 
-def random_feeds(tower: Tower, sizes: Sizes, seed: int = 0) -> dict[str, np.ndarray]:
-    """Arrays by input name: standard normal, bool fair, integers 0 to 3, row_to_user in [0, U). Equal seeds, equal
-    arrays.
+def random_feeds(tower: Tower, sizes: Sizes, seed: int = 0, *, scale: float = 1.0) -> dict[str, np.ndarray]:
+    """Arrays by input name: normal with standard deviation ``scale``, bool fair, integers 0 to 3, row_to_user in
+    [0, U). Equal seeds, equal arrays.
     """
     rng = np.random.default_rng((seed, sizes.rows, sizes.user_rows, sizes.inner))
-    return {one.name: _random(one, shape_of(one, sizes), rng, sizes) for one in tower.inputs}
+    return {one.name: _random(one, shape_of(one, sizes), rng, sizes, scale) for one in tower.inputs}
 
 
 def shape_of(one: TowerTensor, sizes: Sizes) -> tuple[int, ...]:
@@ -37,7 +37,9 @@ def shape_of(one: TowerTensor, sizes: Sizes) -> tuple[int, ...]:
     )
 
 
-def _random(one: TowerTensor, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes) -> np.ndarray:
+def _random(
+    one: TowerTensor, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes, scale: float
+) -> np.ndarray:
     dtype = tf.as_dtype(one.dtype)
     if one.side == "row_to_user":
         # Every user is there where there are rows enough: rows in any order.
@@ -46,4 +48,4 @@ def _random(one: TowerTensor, shape: tuple[int, ...], rng: np.random.Generator, 
         return rng.random(shape) < 0.5
     if dtype.is_integer:
         return rng.integers(0, 4, shape).astype(dtype.as_numpy_dtype)
-    return rng.standard_normal(shape).astype(dtype.as_numpy_dtype)
+    return (rng.standard_normal(shape) * scale).astype(dtype.as_numpy_dtype)

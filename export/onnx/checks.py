@@ -6,19 +6,23 @@ import numpy as np
 import onnx
 from tensorflow.python.framework import tensor_util
 
-from export.onnx.reasons import CannotExport
+from export.reasons import CannotExport
 from export.tower import Tower
 
 # Ops of ONNX's own domain that ONNX Runtime, OpenVINO, TensorRT and our FP16 evaluator know. tf2onnx passes unknown ops
 # through and still returns a model, so what is not here is refused.
 KNOWN_OPS = frozenset(
-    ("Abs", "Add", "And", "ArgMax", "ArgMin", "Cast", "Ceil", "Clip", "Concat", "ConstantOfShape", "Cos", "Div", "Elu", "Equal",
-     "Erf", "Exp", "Expand", "Floor", "Gather", "GatherElements", "GatherND", "Gemm", "Greater", "GreaterOrEqual",
-     "HardSigmoid", "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "Mean", "Min", "Mod",
-     "Mul", "Neg", "Not", "OneHot", "Or", "PRelu", "Pad", "Pow", "Range", "Reciprocal", "ReduceL2", "ReduceMax", "ReduceMean",
-     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "ReduceLogSumExp", "Relu", "Reshape", "Round", "Selu", "Shape",
-     "Sigmoid", "Sign", "Sin", "Slice", "Softmax", "Softplus", "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan",
-     "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor", "CumSum", "Einsum")
+    {
+        "Abs", "Add", "And", "ArgMax", "ArgMin", "Cast", "Ceil", "Clip", "Concat", "ConstantOfShape", "Cos",
+        "Div", "Elu", "Equal", "Erf", "Exp", "Expand", "Floor", "Gather", "GatherElements", "GatherND", "Gemm",
+        "Greater", "GreaterOrEqual", "HardSigmoid", "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log",
+        "LogSoftmax", "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "Not", "OneHot", "Or", "PRelu",
+        "Pad", "Pow", "Range", "Reciprocal", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+        "ReduceSum", "ReduceSumSquare", "ReduceLogSumExp", "Relu", "Reshape", "Round", "Selu", "Shape",
+        "Sigmoid", "Sign", "Sin", "Slice", "Softmax", "Softplus", "Softsign", "Split", "Sqrt", "Squeeze", "Sub",
+        "Sum", "Tan", "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor", "CumSum",
+        "Einsum",
+    }
 )  # fmt: skip
 
 
@@ -46,7 +50,9 @@ def check_ops(model: onnx.ModelProto, origins: dict[str, str] | None = None) -> 
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx") or node.op_type not in KNOWN_OPS:
             where = (origins or {}).get(node.name, node.name)
-            raise CannotExport(f"op {node.op_type} (node {where}) has no ONNX translation that every engine knows")
+            raise CannotExport(
+                f"op {node.op_type} (node {where}) has no ONNX translation that every engine knows", node=where
+            )
 
 
 def check_model(model: onnx.ModelProto) -> None:

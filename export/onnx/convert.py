@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 
 from export.onnx.handlers import HANDLERS
-from export.onnx.reasons import CannotExport
+from export.reasons import CannotExport
 from export.tower import Tower
 
 OPSET = 18

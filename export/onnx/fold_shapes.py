@@ -19,8 +19,8 @@ import onnx
 from export.feeds import Sizes, random_feeds
 from export.onnx.graph import add_constant, constants, producers
 from export.onnx.ordering import sort_nodes
-from export.onnx.reasons import CannotExport
 from export.onnx.runtime import OnnxSession
+from export.reasons import CannotExport
 from export.tower import Tower
 
 # Differing in one size from the first.
@@ -54,8 +54,10 @@ _SHAPE_INPUTS = {
 }
 # What may compute a shape: nothing that could treat another size differently (no minimum, comparison or remainder).
 _SHAPE_OPS = frozenset(
-    ("Shape", "Size", "Gather", "Slice", "Concat", "Cast", "ReduceProd", "ReduceSum", "Mul", "Add", "Unsqueeze", "Squeeze",
-     "Max", "Identity", "Reshape", "ScatterElements", "Split")
+    {
+        "Shape", "Size", "Gather", "Slice", "Concat", "Cast", "ReduceProd", "ReduceSum", "Mul", "Add",
+        "Unsqueeze", "Squeeze", "Max", "Identity", "Reshape", "ScatterElements", "Split",
+    }
 )  # fmt: skip
 
 

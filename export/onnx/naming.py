@@ -8,6 +8,8 @@ the model, and TensorRT writes the names of nodes into its plans, so the names h
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -133,9 +135,10 @@ def _tidy(model: onnx.ModelProto) -> None:
     _replace(model.opset_import, [one for one in model.opset_import if one.domain == "" or one.domain in domains])
 
 
-def _replace(field: object, values: list[object]) -> None:
-    copies = [type(value)() for value in values]
-    for copy, value in zip(copies, values, strict=True):
-        copy.CopyFrom(value)
+def _replace(field: Any, values: Iterable[Any]) -> None:
+    copies = []
+    for value in values:
+        copies.append(type(value)())
+        copies[-1].CopyFrom(value)
     del field[:]
     field.extend(copies)

@@ -25,6 +25,7 @@ class OnnxSession:
         self._session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
+        self.input_names = tuple(one.name for one in self._session.get_inputs())
         self.output_names = tuple(one.name for one in self._session.get_outputs())
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
