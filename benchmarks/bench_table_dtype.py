@@ -61,7 +61,7 @@ def measure_whole(features: int, batch: int, rounds: int, folder: pathlib.Path) 
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[int], float]] = {}
         for name in DTYPES:
-            limits = {} if name == "fp32" else {"max_dp": 1.0, "max_bias": 1.0, "max_auc_delta": 1.0}
+            limits: Any = {} if name == "fp32" else {"max_dp": 1.0, "max_bias": 1.0, "max_auc_delta": 1.0}
             manifest = tfctr.convert(model, folder / f"{name}{features}", table_dtype=name, **limits).manifest
             if name not in manifest["precision"]:
                 raise AssertionError(f"asked for {name} tables, got {manifest['precision']}")

@@ -181,7 +181,8 @@ def _judge(item: GraphItem, made: Mapping[int, NarrowTable], storage: str, optio
         except CannotJudge as error:
             return _unjudged(made, REASONS["inputs"].format(error=error), inputs)
         results = gate.judge(with_narrow(list(made)))
-        kept, refused = list(made), []
+        kept: list[int] = list(made)
+        refused: list[Refused] = []
         if not _passed(results):
             kept, refused = _largest(made, lambda indices: gate.judge(with_narrow(indices)), limits)
             results = gate.judge(with_narrow(kept)) if kept else results

@@ -23,7 +23,9 @@ HELP = "compare a bundle's outputs with the original's, loaded by stock TensorFl
 DESCRIPTION = """Runs the original with stock TensorFlow (variables loaded, default grappler) and the converted model
 on the same inputs, and compares every output: |a-b| <= 1e-6 + 1e-5 |b| for floats, equality for
 everything else. Where the bundle declares user features it is also run with user rows given once, within
-|a-b| <= 1e-5 + 1e-5 |b|. Exit code 0: equal; 3: they differ. The original may need the memory of all its tables.
+|a-b| <= 1e-5 + 1e-5 |b|. A bundle with smaller tables (convert --table-dtype) is judged by the accuracy gate, with the
+limits that it was converted with. Exit code 0: equal, or the gate passes; 3: they differ. The original may need the
+memory of all its tables.
 
   tfctr verify model/ bundle/ --inputs rows.npz"""
 
@@ -63,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     label, scored = common.split_label(args.label)
     found: list[dict[str, Any]] = []
     aucs: list[dict[str, Any]] = []
+    gates: list[dict[str, Any]] = []
+    limits = _gate_limits(bundle.manifest)
     for name in names:
         with bundle.serve(name) as session:
             info = common.with_users(original.info(name), session)
@@ -74,6 +78,12 @@ def run(args: argparse.Namespace) -> int:
             if once is not None:
                 outputs = flatten_outputs(session.predict(once))
                 found += [_entry(name, USER_ROWS, d) for d in compare_outputs(outputs, expected, USER_ATOL)]
+        if limits is not None:
+            forms = {"rows": got} | ({USER_ROWS: outputs} if once is not None else {})
+            gates += [
+                {"signature": name, "form": form, **_judge(expected, values, read and read.labels, limits, scored)}
+                for form, values in forms.items()
+            ]
         if read and read.labels is not None:
             output = labelled_output(expected, len(read.labels), scored)
             if output is None:
@@ -82,13 +92,31 @@ def run(args: argparse.Namespace) -> int:
             aucs.append({"signature": name, "output": output, **scores})
     equal = all(entry["ok"] for entry in found)
     if args.json:
-        common.print_json({"equal": equal, "outputs": found} | ({"auc": aucs} if aucs else {}))
+        more = ({"auc": aucs} if aucs else {}) | ({"gate": gates} if gates else {})
+        common.print_json({"equal": equal, "outputs": found} | more)
     else:
-        _print(found, equal)
+        _print(found, equal, bool(gates))
+        for entry in gates:
+            line = f"accuracy gate ({bundle.manifest['precision']}), {entry['signature']}: {entry['text']}"
+            common.results().print(line, markup=False)
         for entry in aucs:
             told = [f"{side} {_auc_text(entry[side])}" for side in ("original", "converted")]
             common.results().print(f"AUC of {entry['output']}: {', '.join(told)}", markup=False)
-    return 0 if equal else 3
+    return 0 if equal or (gates and all(entry["passed"] for entry in gates)) else 3
+
+
+def _gate_limits(manifest: Mapping[str, Any]) -> Any:
+    """The limits of the accuracy gate that the bundle passed; None where its tables are as the model's."""
+    from graph_opt.gate import GateLimits
+
+    gates = (manifest.get("parity") or {}).get("gate")
+    return GateLimits(**gates[0]["limits"]) if gates else None
+
+
+def _judge(expected: Arrays, got: Arrays, labels: Any, limits: Any, scored: str | None) -> dict[str, Any]:
+    from graph_opt.gate import judge
+
+    return judge(expected, got, labels, limits, label_output=scored if labels is not None else None).to_json()
 
 
 def _entry(signature: str, form: str, difference: Any) -> dict[str, Any]:
@@ -133,7 +161,7 @@ def _stock_outputs(original: common.Model, name: str, info: Mapping[str, Any], i
         stock.close()
 
 
-def _print(found: list[dict[str, Any]], equal: bool) -> None:
+def _print(found: list[dict[str, Any]], equal: bool, gated: bool) -> None:
     table = common.table(
         "Outputs",
         "signature",
@@ -154,7 +182,8 @@ def _print(found: list[dict[str, Any]], equal: bool) -> None:
     within = "equal within |a-b| <= 1e-6 + 1e-5 |b|" + (
         f" (1e-5 + 1e-5 |b| with {USER_ROWS})" if any(entry["form"] == USER_ROWS for entry in found) else ""
     )
-    console.print(within if equal else "the models DIFFER (scaled above 1)")
+    if equal or not gated:
+        console.print(within if equal else "the models DIFFER (scaled above 1)")
 
 
 def _auc_text(value: float | None) -> str:
