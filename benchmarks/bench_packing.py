@@ -4,6 +4,9 @@ Run: python -m benchmarks.bench_packing [--json FILE] [--features 40] [--rows 1,
 
 F sparse features of 1-3 ids per row are 3F int64 arrays. The graph reads one of them. Contestants take turns: packing
 alone, a packed call, the same graph fed tensor by tensor from C++, and a stock Session callable.
+
+Then packing alone of 100 inputs [B] of int64, 70 of them the user's, for 500 candidates: all given at 500 rows, the
+user's given once to a split form, and given once but repeated by the packer.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ def main() -> None:
         _save(packed, args.features, packed=True)
         for rows in (int(n) for n in args.rows.split(",")):
             figures["rows"][rows] = _measure(model, packed, args.features, rows, args.rounds)
+    figures["users"] = _measure_users(args.rounds)
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(figures, indent=2) + "\n")
 
@@ -124,6 +128,41 @@ def _measure(model: pathlib.Path, packed: pathlib.Path, features: int, rows: int
         print(
             f"{3 * features} arrays, {rows:4d} rows  {name:24s} min {timing.min_ms * 1e3:8.1f} us"
             f"  median {timing.median_ms * 1e3:8.1f}  p99 {timing.p99_ms * 1e3:8.1f}",
+            flush=True,
+        )
+    return {name: timing.as_dict() for name, timing in timings.items()}
+
+
+def _measure_users(rounds: int, inputs: int = 100, users: int = 70, candidates: int = 500) -> dict[str, Any]:
+    from tfctr.core import library
+    from tfctr.profiling.paired import measure_paired
+
+    names = [f"feature_{k:03d}" for k in range(inputs)]
+    parts = [{"name": n, "tensor": f"{n}:0", "dtype": 9, "numpy": np.dtype(np.int64), "shape": [-1]} for n in names]
+    once = list(range(users))
+    form = {"parts": list(range(inputs + 1)), "tensors": [*names, ""], "once": once, "packed": None, "outputs": []}
+    description = {"context": "benchmark", "parts": parts, "features": [], "packed": None, "outputs": []}
+    declared = {"parts": once, "row_to_user": "row_to_user", "split": None}
+    packer = library.native().Packer
+    plain = packer(description)
+    split = packer({**description, "users": {**declared, "split": form}})
+    repeat = packer({**description, "users": declared})
+    rows = np.arange(candidates)
+    whole = dict.fromkeys(names, rows)
+    given = {**whole, **dict.fromkeys(names[:users], rows[:1])}
+    timings = measure_paired(
+        {
+            "all rows given": lambda: plain.pack(whole),
+            "user once, split form": lambda: split.pack(given),
+            "user once, repeated": lambda: repeat.pack(given),
+        },
+        rounds=rounds,
+        warmup_rounds=50,
+    )
+    for name, timing in timings.items():
+        print(
+            f"pack {inputs} inputs, {users} of the user, {candidates} rows  {name:21s} "
+            f"min {timing.min_ms * 1e3:6.1f} us  median {timing.median_ms * 1e3:6.1f}",
             flush=True,
         )
     return {name: timing.as_dict() for name, timing in timings.items()}

@@ -191,3 +191,25 @@ def test_stock_tensorflow_runs_the_split_form_too(bundle):
     model = tf.saved_model.load(str(bundle))
     function = model.signatures["serving_default__split"]
     assert "row_to_user" in function.structured_input_signature[1]
+
+
+def test_weights_of_a_plain_model_follow_their_feature(tmp_path):
+    v1 = tf.compat.v1
+    shapes = {"s": [None], "s_rows": [None, 2], "s_shape": [2], "w": [None], "item": [None]}
+    with tf.Graph().as_default(), v1.Session() as made:
+        inputs = {n: v1.placeholder(tf.float32 if n == "w" else tf.int64, shape) for n, shape in shapes.items()}
+        summed = tf.math.unsorted_segment_sum(
+            tf.cast(inputs["s"], tf.float32) * inputs["w"], inputs["s_rows"][:, 0], inputs["s_shape"][0]
+        )
+        outputs = {"score": summed + tf.cast(inputs["item"], tf.float32)}
+        builder = v1.saved_model.Builder(str(tmp_path / "m"))
+        signature = v1.saved_model.predict_signature_def(inputs, outputs)
+        builder.add_meta_graph_and_variables(made, ["serve"], {"serving_default": signature})
+        builder.save()
+    features = [
+        {"name": "s", "kind": "sparse", "parts": {"values": "s", "indices": "s_rows", "dense_shape": "s_shape"}},
+        {"name": "w", "kind": "dense", "parts": {"values": "w"}, "like": "s"},
+    ]
+    with tfctr.ServingSession(tmp_path / "m", features=features, user_features=["s"]) as session:
+        got = session.predict({"s": [[2, 3]], "w": np.float32([0.5, 2]), "item": [10, 20, 30]})
+        assert got["score"].tolist() == [17.0, 27.0, 37.0]

@@ -160,7 +160,7 @@ class Model:
             tags=self.tags,
             intra_op_threads=threads,
             op_libraries=self.op_libraries,
-            features=None if self.is_bundle else self.info(signature)["features"],
+            features=None if self.is_bundle else _features(self.info(signature)),
             user_features=user_features,
         )
 
@@ -177,6 +177,12 @@ class Model:
         from tfctr.bundle.sample_inputs import generate
 
         return generate(self.info(signature), rows, seed)
+
+
+def _features(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The features of an analysed signature as ``ServingSession`` takes them."""
+    like = {entry["name"]: (entry.get("domain") or {}).get("like") for entry in info["inputs"]}
+    return [{**feature, "like": like.get(feature["parts"]["values"])} for feature in info["features"]]
 
 
 def with_users(info: Mapping[str, Any], session: ServingSession) -> Mapping[str, Any]:

@@ -42,7 +42,8 @@ class ServingSession:
       intra_op_threads: threads that one request's kernels may use; 1 = the calling thread only.
       op_libraries: paths of libraries with custom ops that the model needs.
       features: which inputs are the parts of one sparse or ragged feature, as ``graph_opt.analyse`` finds them:
-        {"name", "kind", "parts": {role: input name}}. For bundles the manifest says it.
+        {"name", "kind", "parts": {role: input name}}; a dense one with "like" holds a number for each value of that
+        input (weights). For bundles the manifest says it.
       user_features: names or shell patterns of features and inputs that are the same for all rows of a user, beside
         those that the bundle declares. Their rows are repeated where the graph has no form that takes them once.
       config: a ConfigProto, merged over the session's own (soft placement, inter-op -1, GPU memory that grows).
@@ -94,7 +95,7 @@ class ServingSession:
     ) -> None:
         where = str(self._path)
         self._info: SignatureInfo = read_signature(self._definitions[self._signature])
-        given = described.get("features", ()) if features is None else features
+        given = list(described.get("features", ()) if features is None else features)
         self._features = feature_map.with_features(self._info, given)
         self._users = users.user_inputs(where, self._info, self._features, described, wanted)
         packed_name = described.get("packed")
@@ -104,7 +105,8 @@ class ServingSession:
             outputs = read_signature(self._definitions[packed_name]).outputs
         self._outputs = outputs
         self._dense_only = all(output.kind == "dense" for output in outputs)
-        domains = {entry["name"]: entry.get("domain") or {} for entry in described.get("inputs", ())}
+        like = {entry["name"]: (entry.get("domain") or {}).get("like") for entry in described.get("inputs", ())}
+        like |= {entry["parts"]["values"]: entry["like"] for entry in given if entry.get("like")}
         plan = feature_map.describe(
             f"model '{where}', signature '{self._signature}'",
             self._info,
@@ -112,7 +114,7 @@ class ServingSession:
             packed,
             outputs,
             users.describe(where, self._info, self._users, self._definitions) if self._users else None,
-            {name: domain["like"] for name, domain in domains.items() if domain.get("like")},
+            {name: of for name, of in like.items() if of},
         )
         self._predictor: Any = library.native().Predictor(self._model, plan)
         self._packed = packed is not None
