@@ -64,7 +64,8 @@ class PartitionGroup:
 class FusedGroup:
     """One ``TfctrFusedLookup`` node, as objects: what its ``spec`` attr was made from.
 
-    bind: graph tensor -> "arg:J" (or "in:K" in a packed signature).
+    bind: graph tensor -> "arg:J" (or "in:K" in a packed signature). repeats: names of lookups that equal one of
+    ``lookups`` and read its columns, and where these are.
     """
 
     node: str
@@ -72,6 +73,7 @@ class FusedGroup:
     outputs: tuple[OutputSpec, ...]
     bind: dict[str, str]
     copies: tuple[tuple[CopySpec, Placement], ...] = ()
+    repeats: tuple[tuple[str, Placement], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

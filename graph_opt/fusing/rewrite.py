@@ -10,6 +10,7 @@ from tensorflow.core.framework import node_def_pb2
 from graph_opt.fused_node import FUSED_OP, bind_arguments, empty_constants, fused_node, output_form
 from graph_opt.fusing.levels import Member
 from graph_opt.fusing.plan import Block
+from graph_opt.fusing.shared import first_of_each
 from graph_opt.item import FusedGroup, GraphItem
 from graph_opt.lookup_spec import CopySpec, LookupSpec, OutputSpec, Placement
 from graph_opt.recognise.facts import Facts
@@ -45,18 +46,29 @@ class Rewriter:
         """
         lookups: list[tuple[LookupSpec, Placement]] = []
         copies: list[tuple[CopySpec, Placement]] = []
-        outputs = []
+        repeats: list[tuple[str, Placement]] = []
+        outputs: list[OutputSpec] = []
+        firsts = first_of_each(blocks)
+        output_of: dict[int, int] = {}
         for number, block in enumerate(blocks):
+            first = firsts[number]
+            output_of[number] = output_of.get(first, len(outputs))
             column = 0
             for part in block.parts:
-                place = Placement(number, column)
-                if isinstance(part, Member):
+                place = Placement(output_of[number], column)
+                if first != number:  # the same columns as those of an earlier block: one output serves both
+                    if isinstance(part, Member):
+                        repeats.append((part.spec.name, place))
+                    column += part.spec.width if isinstance(part, Member) else part.width
+                elif isinstance(part, Member):
                     lookups.append((self._current(part.spec), place))
                     column += part.spec.width
                 else:
                     source = self._renamed.get(part.source, part.source)
                     copies.append((dataclasses.replace(part, source=source), place))
                     column += part.width
+            if first != number:
+                continue
             spec = block.members[0].spec
             outputs.append(OutputSpec(form=output_form(spec), columns=column, dtype=spec.table_dtype))
         members = [m for block in blocks for m in block.members]
@@ -69,10 +81,11 @@ class Rewriter:
         node.attr[RULE_ATTR].s = RULE
         self._view.add(node)
         for number, block in enumerate(blocks):
-            self._redirect(block, f"{name}:{number}")
+            self._redirect(block, f"{name}:{output_of[number]}")
         self._replaced.append(_Replaced(name, {n for m in members for n in m.candidate.nodes}))
         group = FusedGroup(
-            node=name, lookups=tuple(lookups), outputs=tuple(outputs), bind=bind, copies=tuple(copies)
+            node=name, lookups=tuple(lookups), outputs=tuple(outputs), bind=bind, copies=tuple(copies),
+            repeats=tuple(repeats),
         )  # fmt: skip
         self._item.groups.append(group)
         return group

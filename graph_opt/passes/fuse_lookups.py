@@ -16,23 +16,41 @@ from graph_opt.describe import feature_names
 from graph_opt.fusing.levels import Member, find_levels
 from graph_opt.fusing.plan import Planner
 from graph_opt.fusing.rewrite import Rewriter, merged_specs
+from graph_opt.fusing.shared import find_shared_work
 from graph_opt.item import FusedGroup, GraphItem
-from graph_opt.lookup_spec import LookupSpec
+from graph_opt.lookup_spec import LookupSpec, Placement
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
 from graph_opt.prove import prove_all
 from graph_opt.prove.cone import extract_cone, inside_nodes
-from graph_opt.recognise import find_lookups
+from graph_opt.recognise import find_lookups, reasons
 from graph_opt.recognise.facts import Facts
 from graph_opt.report import PassOutcome, Refused
 from graph_opt.store_files import merge_tables
 from graph_opt.view import GraphView, node_of
 
+OPTIONS = (
+    "--strict: a failed proof ends the conversion",
+    "--require-fused PATTERN: so does a lookup of that name that was left",
+    "only_lookups (Python): names of the lookups to fuse",
+)
+REASONS = {
+    **{text: text for text in reasons.ALL},
+    "not_chosen": "not among the lookups to fuse (only_lookups)",
+    "not_proven": "not proven: {reason}{more}",
+}
+EXAMPLE = """\
+before  u, i = Unique(ids);  s = SparseSegmentMean(Gather(emb, u), i, rows);  ConcatV2(Where(empty, 0, s), ...)
+after   TfctrFusedLookup(store, ids, rows, ...), spec "lookup table=0 combiner=mean ..." for every feature
+"""
+
 _NEARER_OUTPUTS = 3  # attempts after a failed proof, each ending nearer to the gather
 
 
 def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
-    """See the module docstring. ``details["lookups"]`` lists every lookup found, fused or left, for the manifest."""
+    """See the module docstring. ``details["lookups"]`` lists every lookup found, fused or left, for the manifest;
+    ``same_as`` names the lookup whose result it shares, ``ids_shared_with`` the first one that reads the same ids.
+    """
     if options.table_dtype != "fp32":
         item.unfused = item.copy()
     view = GraphView(item.graph_def)
@@ -73,7 +91,7 @@ def is_chosen(candidate: Candidate, only: Collection[str] | None) -> bool:
 def _not_chosen(candidate: Candidate, item: GraphItem) -> Refusal:
     return Refusal(
         gather=candidate.gather,
-        reason="not among the lookups to fuse (only_lookups)",
+        reason=REASONS["not_chosen"],
         name=candidate.spec.name,
         table=_table_name(candidate.spec.table, item),
     )
@@ -149,7 +167,7 @@ def _refusal(proof: Proof, item: GraphItem) -> Refusal:
     more = f" (and {len(proof.tried) - 1} other readings failed)" if len(proof.tried) > 1 else ""
     return Refusal(
         gather=candidate.gather,
-        reason=f"not proven: {proof.reason}{more}",
+        reason=REASONS["not_proven"].format(reason=proof.reason, more=more),
         nodes=tuple(sorted(candidate.nodes)),
         name=candidate.spec.name,
         table=_table_name(candidate.spec.table, item),
@@ -162,7 +180,7 @@ def _table_name(index: int, item: GraphItem) -> str:
 
 
 def _notes(groups: Sequence[FusedGroup], proofs: Sequence[Proof]) -> tuple[str, ...]:
-    count = sum(len(g.lookups) for g in groups)
+    count = sum(len(g.lookups) + len(g.repeats) for g in groups)
     probes = sum(p.probes for p in proofs if p.ok)
     exact = sum(p.ok and p.bit_equal for p in proofs)
     if not count:
@@ -170,12 +188,29 @@ def _notes(groups: Sequence[FusedGroup], proofs: Sequence[Proof]) -> tuple[str, 
     return (
         f"{count} lookups became {len(groups)} fused op{'s' if len(groups) != 1 else ''}",
         f"proven on {probes} probes, {exact} of {count} lookups bit for bit",
+        *_shared_notes(groups),
     )
 
 
+def _shared_notes(groups: Sequence[FusedGroup]) -> list[str]:
+    found = [find_shared_work([spec for spec, _ in g.lookups]) for g in groups]
+    copied = sum(len(g.repeats) for g in groups) + sum(len(work.copied) for work in found)
+    sharing, pipelines = sum(len(w.ids) for w in found), sum(len(set(w.ids.values())) for w in found)
+    notes = []
+    if copied:
+        notes.append(f"{copied} lookups equal another one and are not computed again")
+    if sharing:
+        notes.append(f"{sharing} lookups read {pipelines} streams of hashed or looked-up ids, each resolved once")
+    return notes
+
+
 def _fused_details(group: FusedGroup, item: GraphItem) -> list[dict[str, Any]]:
-    return [
-        {
+    specs = [spec for spec, _ in group.lookups]
+    work = find_shared_work(specs)
+    at = {place: k for k, (_, place) in enumerate(group.lookups)}
+
+    def entry(spec: LookupSpec, place: Placement, same_as: int | None, ids_of: int | None = None) -> dict[str, Any]:
+        found = {
             **spec_details(spec),
             "status": "fused",
             "reason": "",
@@ -186,8 +221,17 @@ def _fused_details(group: FusedGroup, item: GraphItem) -> list[dict[str, Any]]:
             "output_form": group.outputs[place.output].form,
             "output_columns": group.outputs[place.output].columns,
         }
-        for spec, place in group.lookups
-    ]
+        if same_as is not None:
+            found["same_as"] = specs[same_as].name
+        if ids_of is not None:
+            found["ids_shared_with"] = specs[ids_of].name
+        return found
+
+    entries = [entry(spec, place, work.copied.get(k), work.ids.get(k)) for k, (spec, place) in enumerate(group.lookups)]
+    for name, place in group.repeats:
+        first = at[place]
+        entries.append(entry(dataclasses.replace(specs[first], name=name), place, first))
+    return entries
 
 
 def _left_details(refusal: Refusal) -> dict[str, Any]:

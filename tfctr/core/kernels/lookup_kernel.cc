@@ -166,6 +166,9 @@ class FusedLookupOp : public OpKernel {
     OP_REQUIRES_OK(context, ToTensorFlow(plan_->Prepare(inputs, resolved->tables, &call)));
     OP_REQUIRES_OK(context, AllocateOutputs(context, &call));
     const auto& workers = *context->device()->tensorflow_cpu_worker_threads();
+    constexpr int64_t kIdCycles = 60;  // a hash, or a key found in a vocabulary
+    tensorflow::Shard(workers.num_threads, workers.workers, call.id_work(), kIdCycles,
+                      [this, &call](int64_t begin, int64_t end) { plan_->RunIds(begin, end, &call); });
     tensorflow::Shard(workers.num_threads, workers.workers, call.work(), call.work_cost(),
                       [this, &call](int64_t begin, int64_t end) { plan_->Run(begin, end, &call); });
     OP_REQUIRES_OK(context, ToTensorFlow(plan_->Finish(&call)));

@@ -157,6 +157,7 @@ BoundFeature& BoundFeature::operator=(const BoundFeature& other) {
   positions = other.positions;
   work_begin = other.work_begin;
   empty_is_nan = other.empty_is_nan;
+  ready_ids = other.ready_ids;
   irregular.store(other.irregular.load());
   return *this;
 }
@@ -177,6 +178,7 @@ Result<std::unique_ptr<const FusedLookup>> FusedLookup::Create(std::string_view 
   }
   for (const CopySpec& copy : group.copies) plan->features_.push_back(MakeCopy(copy, group.outputs[copy.output]));
   plan->zero_row_.assign(static_cast<size_t>(zero_bytes), 0);
+  plan->FindSharedWork();
   for (const OutputSpec& output : group.outputs) {
     plan->output_row_bytes_.push_back(output.columns * static_cast<int64_t>(DTypeSize(output.dtype)));
   }
@@ -369,6 +371,7 @@ Status FusedLookup::Prepare(const LookupInputs& inputs, const LookupTables& tabl
     call->work_ += Runner::Units(f, *b);
     bytes += (f.is_copy ? b->row_count : b->values) * f.row_bytes;
   }
+  PrepareShared(call);
   for (size_t k = 0; k < group_.outputs.size(); ++k) {
     const OutputSpec& output = group_.outputs[k];
     if (output.form != OutputForm::kLike) continue;
@@ -388,6 +391,7 @@ Status FusedLookup::Finish(Call* call) const {
     if (!call->features_[i].irregular.load(std::memory_order_relaxed)) continue;
     TFCTR_RETURN_IF_ERROR(Runner(*this, call).Careful(static_cast<int32_t>(i)));
   }
+  CopyResults(*call);
   return Status::Ok();
 }
 

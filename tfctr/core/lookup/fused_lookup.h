@@ -5,6 +5,7 @@
 //   Call call;                                              once per request (the caller reuses the object)
 //   plan.ResolveTables(files, &tables)                      once per opened set of files
 //   plan.Prepare(inputs, tables, &call)                     binds and checks; gives the outputs' shapes
+//   plan.RunIds(begin, end, &call)                          any split of [0, call.id_work()), any threads; then:
 //   plan.Run(begin, end, &call)                             any split of [0, call.work()), any threads
 //   plan.Finish(&call)                                      what the fast path left: unordered rows, errors
 //
@@ -12,10 +13,13 @@
 // whole vectors, or no reduction) go through one loop from ids to output rows (stream_impl.h). For the others a block
 // of about a hundred values is resolved (id steps, prune, bounds, rows) into a list of row pointers; while the gather
 // kernels reduce one list, they prefetch the rows of the next one.
+// What lookups have in common is done once (shared_work.cc): ids that several of them hash or look up alike are
+// resolved before all else (RunIds), and a lookup that equals an earlier one gets a copy of its result (Finish).
 // Anything irregular (rows not in order, an id out of range, ...) is not handled there but noted, and Finish runs that
 // feature again, whole, by a careful path that sorts or says what is wrong: errors are the same however work is split.
 //
-// Thread-safety: a plan is immutable. Prepare and Finish are called by one thread per Call; Run by any number between.
+// Thread-safety: a plan is immutable. Prepare and Finish are called by one thread per Call; RunIds by any number
+// between, and Run by any number after the last RunIds has returned.
 // Cost: no allocation per feature or request once the scratch of a thread has grown; scratch is a few tens of KB.
 #ifndef TFCTR_CORE_LOOKUP_FUSED_LOOKUP_H_
 #define TFCTR_CORE_LOOKUP_FUSED_LOOKUP_H_
@@ -55,7 +59,9 @@ struct Feature {
   bool needs_divisors = false;
   bool has_weights = false;
   bool has_mask = false;
-  bool is_double = false;  // arithmetic in double
+  bool is_double = false;   // arithmetic in double
+  int32_t shared_ids = -1;  // number of the ids that it has in common with others; -1: its own
+  int32_t same_as = -1;     // the earlier lookup whose result is copied; -1: none
 };
 
 // One feature's part of a request.
@@ -72,6 +78,7 @@ struct BoundFeature {
   int64_t positions = 1;   // dense: ids per output row
   int64_t work_begin = 0;  // start in the request's work units
   bool empty_is_nan = false;
+  const int64_t* ready_ids = nullptr;  // ids after their steps, where they are shared
   std::atomic<bool> irregular{false};
 
   BoundFeature() = default;
@@ -87,6 +94,7 @@ struct OutputShape {
 
 class Call {
  public:
+  int64_t id_work() const { return id_work_; }
   int64_t work() const { return work_; }
   // Nanoseconds of one unit, roughly.
   int64_t work_cost() const { return work_cost_; }
@@ -102,6 +110,8 @@ class Call {
   std::vector<uint8_t*> output_data_;
   std::vector<int32_t> first_feature_;  // of each output
   StepContext steps_;
+  std::vector<std::vector<int64_t>> shared_ids_;
+  int64_t id_work_ = 0;
   int64_t work_ = 0;
   int64_t work_cost_ = 1;
 };
@@ -130,6 +140,7 @@ class FusedLookup {
   // `files`: the opened files by number, null where a file is no table.
   Status ResolveTables(const std::vector<const TableFile*>& files, LookupTables* tables) const;
   Status Prepare(const LookupInputs& inputs, const LookupTables& tables, Call* call) const;
+  void RunIds(int64_t begin, int64_t end, Call* call) const;
   void Run(int64_t begin, int64_t end, Call* call) const;
   Status Finish(Call* call) const;
 
@@ -140,13 +151,16 @@ class FusedLookup {
   FusedLookup() = default;
   Status Bind(const LookupInputs& inputs, const Feature& feature, BoundFeature* bound) const;
   Status CountRows(const Feature& feature, Call* call, BoundFeature* bound) const;
-  friend class Runner;
+  void FindSharedWork();
+  void PrepareShared(Call* call) const;
+  void CopyResults(const Call& call) const;
   static std::string Describe(const Feature& feature, const std::string* table_name);
 
   GroupSpec group_;
   std::vector<Feature> features_;  // lookups, then copies
   std::vector<int64_t> output_row_bytes_;
-  std::vector<uint8_t> zero_row_;  // stands for masked values
+  std::vector<std::vector<int32_t>> shared_ids_;  // lookups by the ids that they have in common
+  std::vector<uint8_t> zero_row_;                 // stands for masked values
   const GatherKernels* kernels_ = nullptr;
 };
 

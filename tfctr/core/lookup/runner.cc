@@ -121,9 +121,10 @@ void Runner::PrefetchStart(size_t next) const {
   const Feature& f = plan_.features_[next];
   const BoundFeature& b = call_->features_[next];
   if (!f.stream || !RawIds(f, b)) return;
-  const bool wide = b.ids.dtype == DType::kInt64;
+  bool wide;
+  const void* ids = IdsOf(b, &wide);
   for (int64_t i = 0; i < std::min(b.values, kStartRows); ++i) {
-    const int64_t id = wide ? static_cast<const int64_t*>(b.ids.data)[i] : static_cast<const int32_t*>(b.ids.data)[i];
+    const int64_t id = wide ? static_cast<const int64_t*>(ids)[i] : static_cast<const int32_t*>(ids)[i];
     PrefetchRow(reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(b.table) +
                                                  static_cast<uint64_t>(id) * static_cast<uint64_t>(f.row_bytes)),
                 f.row_bytes);
@@ -276,8 +277,7 @@ bool Runner::StreamBlock(int32_t index, const Part& part) {
   const BoundFeature& b = call_->features_[index];
   StreamTask task;
   if (RawIds(f, b)) {
-    task.ids = b.ids.data;
-    task.ids_wide = b.ids.dtype == DType::kInt64;
+    task.ids = IdsOf(b, &task.ids_wide);
   } else {
     const int64_t last_dim = b.ids.rank > 0 ? b.ids.dims[b.ids.rank - 1] : 1;
     const RowHint hint{b.table, f.row_bytes};
@@ -318,10 +318,11 @@ bool Runner::FastBlock(int32_t index, const Part& part) {
   const Feature& f = plan_.features_[index];
   const BoundFeature& b = call_->features_[index];
   bool ok;
-  if (f.step_count == 0 && !b.ids.is_string && b.ids.dtype == DType::kInt64) {
-    ok = FastList(f, b, part, static_cast<const int64_t*>(b.ids.data) + part.value_begin);
-  } else if (f.step_count == 0 && !b.ids.is_string && b.ids.dtype == DType::kInt32) {
-    ok = FastList(f, b, part, static_cast<const int32_t*>(b.ids.data) + part.value_begin);
+  if (RawIds(f, b)) {
+    bool wide;
+    const void* ids = IdsOf(b, &wide);
+    ok = wide ? FastList(f, b, part, static_cast<const int64_t*>(ids) + part.value_begin)
+              : FastList(f, b, part, static_cast<const int32_t*>(ids) + part.value_begin);
   } else {
     const int64_t last_dim = b.ids.rank > 0 ? b.ids.dims[b.ids.rank - 1] : 1;
     ok = s_.ids.Run(b.ids, part.value_begin, part.value_end, f.spec.steps.data(), f.step_count, last_dim, call_->steps_)

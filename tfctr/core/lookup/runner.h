@@ -21,6 +21,7 @@ class Runner {
 
   // Work units of a feature: values plus output rows.
   static int64_t Units(const Feature& feature, const BoundFeature& bound) {
+    if (feature.same_as >= 0) return 0;
     return (feature.is_copy ? 0 : bound.values) + bound.row_count;
   }
 
@@ -50,8 +51,14 @@ class Runner {
   bool FastBlock(int32_t index, const Part& part);
   // Whether the ids can be read where they lie.
   static bool RawIds(const Feature& feature, const BoundFeature& bound) {
+    if (bound.ready_ids != nullptr) return true;
     return feature.step_count == 0 && !bound.ids.is_string &&
            (bound.ids.dtype == DType::kInt64 || bound.ids.dtype == DType::kInt32);
+  }
+  // Where they lie, and whether they are int64; only for RawIds.
+  static const void* IdsOf(const BoundFeature& bound, bool* wide) {
+    *wide = bound.ready_ids != nullptr || bound.ids.dtype == DType::kInt64;
+    return bound.ready_ids != nullptr ? bound.ready_ids : bound.ids.data;
   }
   // Values of one block: all that there are where nothing has to be kept per value.
   static int64_t BlockValues(const Feature& feature, const BoundFeature& bound);
