@@ -83,9 +83,9 @@ def case(
 ) -> Iterator[tuple[str, Loaded, Path, dict[str, Any]]]:
     """(name, bundle on two devices, bundle on one, manifest of the first)."""
     name, folder = request.param, tmp_path_factory.mktemp(request.param)
-    given = {"user_features": USER_FEATURES[name], "strict": True}
-    report = tfctr.convert(models[name], folder / "two", device_map=TWO_CPUS, **given)
-    tfctr.convert(models[name], folder / "one", **given)
+    users = USER_FEATURES[name]
+    report = tfctr.convert(models[name], folder / "two", device_map=TWO_CPUS, user_features=users, strict=True)
+    tfctr.convert(models[name], folder / "one", user_features=users, strict=True)
     loaded = Loaded(folder / "two")
     yield name, loaded, folder / "one", report.manifest
     loaded.close()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 
 from tfctr.profiling.transfers import Count, count_transfers, transfers
 
@@ -14,7 +15,7 @@ FROM, TO = ("CPU:0", "CPU:1"), ("CPU:1", "CPU:0")
 v1 = tf.compat.v1
 
 
-def traced(build: Callable[[tf.Tensor], list[tf.Tensor]], rows: int = 3, parts: bool = True) -> v1.RunMetadata:
+def traced(build: Callable[[tf.Tensor], list[tf.Tensor]], rows: int = 3, parts: bool = True) -> config_pb2.RunMetadata:
     """RunMetadata of a graph over x float32 [B, 2]."""
     metadata = v1.RunMetadata()
     config = v1.ConfigProto(device_count={"CPU": 2})

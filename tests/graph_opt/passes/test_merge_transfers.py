@@ -208,7 +208,7 @@ def _split_form(work_dir: Path) -> GraphItem:
         user, item_id = placeholder(tf.int64, [None], "user"), placeholder(tf.int64, [None], "item")
         age = placeholder(tf.float64, [None, 3], "age")
         row_to_user = placeholder(tf.int64, [None], "row_to_user")
-        found = {}
+        found: dict[str, tf.Tensor] = {}
         for form in ("plain", "split"):
             mine = tf.concat([tf.gather(tables["a"], user), tf.cast(tf.reverse(age, [1]), tf.float32)], 1)
             # A bias of ones, made for as many rows as there are users.
