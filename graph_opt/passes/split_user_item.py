@@ -20,10 +20,16 @@ from graph_opt.split.details import notes, split_details
 from graph_opt.split.features import check_patterns, from_samples, matching
 from graph_opt.split.item_side import OnItemSide, found_beforehand
 from graph_opt.split.proof import prove
-from graph_opt.split.refusals import graph_reason, has_lookups
+from graph_opt.split.refusals import REASONS, graph_reason, has_lookups
 from graph_opt.split.splitter import SUFFIX, Splitter, Written
 from graph_opt.split.worlds import CannotTell
 from graph_opt.view import GraphView
+
+EXAMPLE = """\
+before  S:        70 user inputs [B], 30 item inputs [B] -> lookups [B, 1600] -> MatMul [B, 1024] -> Relu
+after   S__split: 70 user inputs [U] -> lookups [U, 1120] -> MatMul [U, 1024]  \\
+                  30 item inputs [B] -> lookups [B,  480] -> MatMul [B, 1024] -> TfctrAddUserRows(row_to_user) + Relu
+"""
 
 
 def split_user_item(item: GraphItem, options: ConvertOptions) -> PassOutcome:
@@ -39,11 +45,13 @@ def split_user_item(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     said: list[str] = []
     details: dict[str, Any] = {"split": {}, "user": {}}
     fired = 0
+    rewrites: dict[str, None] = {}
     for name in item.optimise:
         if name in item.split:
             continue  # it has one already
         attempt = _Attempt(item, name, options)
         details["user"][name] = attempt.declared()
+        rewrites |= dict.fromkeys(sorted(attempt.user))
         outcome = attempt.run()
         if isinstance(outcome, Refused):
             refused.append(outcome)
@@ -52,7 +60,9 @@ def split_user_item(item: GraphItem, options: ConvertOptions) -> PassOutcome:
         form = item.split[name]
         details["split"][name] = form.details
         said += notes(name, form.user_features, form.details)
-    return PassOutcome(fired=fired, refused=tuple(refused), notes=tuple(said), details=details)
+    return PassOutcome(
+        fired=fired, refused=tuple(refused), notes=tuple(said), details=details, rewrites=tuple(rewrites)
+    )
 
 
 class _Attempt:
@@ -80,7 +90,7 @@ class _Attempt:
         if reason is not None:
             return self._refused(reason)
         item_side = found_beforehand(self.rows, self.item.groups, self.user)
-        user = self.user - {e.feature for e in item_side}
+        user = frozenset(f for f in self.user if self.options.wants(f)) - {e.feature for e in item_side}
         while user:
             trial = self.item.copy()
             try:
@@ -92,23 +102,22 @@ class _Attempt:
                 continue
             except CannotTell as error:
                 self._forget(trial)
-                return self._refused(f"the split can't be written: {error}")
+                return self._refused(REASONS["shape"].format(what=error))
             return self._finish(trial, written, user, item_side)
-        return self._refused(
-            "no user feature is left: " + "; ".join(f"{e.feature}: {e.op} {e.node}: {e.reason}" for e in item_side)
-        )
+        left = "; ".join(f"{e.feature}: {e.op} {e.node}: {e.reason}" for e in item_side)
+        return self._refused(REASONS["left"].format(features=left))
 
     def _early_reason(self) -> str | None:
         if not self.user:
-            return "none of its features is a user feature"
+            return REASONS["none"]
         if f"{self.name}{SUFFIX}" in self.item.signatures:
-            return f"the model has a signature {self.name}{SUFFIX} of its own"
+            return REASONS["taken"].format(name=self.name + SUFFIX)
         reason = graph_reason(self.item, self.name, self.rows, self.feeds)
         if reason is not None:
             return reason
         moving = {f for f in self.feeds.inputs if self._moves(f)}
         if moving <= self.user:
-            return "all its features are user features, so there is nothing to compute per item"
+            return REASONS["all"]
         return None
 
     def _moves(self, feature: str) -> bool:
@@ -156,15 +165,15 @@ class _Attempt:
         verdict = prove(trial, self.name, self.feeds, user, self.options)
         if not verdict.ok:
             self._forget(trial)
-            return self._refused(f"not proven: {verdict.reason}", proof_failed=verdict.different)
+            return self._refused(REASONS["proof"].format(what=verdict.reason), proof_failed=verdict.different)
         for field in dataclasses.fields(GraphItem):
             setattr(self.item, field.name, getattr(trial, field.name))
         return None
 
     def _no_gain(self, trial: GraphItem) -> str:
         if not has_lookups(GraphView(trial.graph_def), trial, self.name):
-            return "it has no embeddings, and no dense part that could be computed once per user"
-        return "nothing could be computed once per user"
+            return REASONS["dense"]
+        return REASONS["gain"]
 
     def _forget(self, trial: GraphItem) -> None:
         """Removes the files that a given-up attempt wrote."""

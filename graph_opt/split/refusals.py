@@ -11,6 +11,22 @@ from graph_opt.rows.analysis import RowFacts
 from graph_opt.rows.feeds import Feeds
 from graph_opt.view import GraphView, canonical
 
+# Every reason for which a signature gets no split form.
+REASONS = {
+    "none": "none of its features is a user feature",
+    "taken": "the model has a signature {name} of its own",
+    "examples": "its input {input} holds serialized Examples, each with all features",
+    "frames": "control flow: {op} {node} runs in frames that can't be doubled",
+    "state": "{op} {node} writes or reads state that must change once per request",
+    "inner_state": "control flow: {op} {node} holds {inner}, which must happen once per request",
+    "static": "input {input} has a fixed number of rows",
+    "all": "all its features are user features, so there is nothing to compute per item",
+    "left": "no user feature is left: {features}",
+    "dense": "it has no embeddings, and no dense part that could be computed once per user",
+    "gain": "nothing could be computed once per user",
+    "shape": "the split can't be written: {what}",
+    "proof": "not proven: {what}",
+}
 _LOOPS = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "RefSwitch", "RefMerge"})
 _FUNCTIONAL = frozenset({"If", "While", "Case", "StatelessIf", "StatelessWhile", "StatelessCase"})
 # Effects that may happen once per request on the item side: they say or check something, and change nothing.
@@ -22,14 +38,14 @@ def graph_reason(item: GraphItem, name: str, rows: RowFacts, feeds: Feeds) -> st
     inputs = set(feeds.kinds)
     for node in rows.order:
         if node.op in PARSERS and any(canonical(i) in inputs for i in node.input[:1]):
-            return f"its input {_input_name(feeds, node)} holds serialized Examples, each with all features"
+            return REASONS["examples"].format(input=_input_name(feeds, node))
         if node.op in _LOOPS:
-            return f"control flow: {node.op} {node.name} runs in frames that can't be doubled"
+            return REASONS["frames"].format(op=node.op, node=node.name)
         reason = _state(item, node)
         if reason is not None:
             return reason
     if feeds.static:
-        return f"input {feeds.static[0]} has a fixed number of rows"
+        return REASONS["static"].format(input=feeds.static[0])
     return None
 
 
@@ -42,7 +58,7 @@ def _state(item: GraphItem, node: node_def_pb2.NodeDef) -> str | None:
     if node.op in _FUNCTIONAL:
         return _state_inside(item, node)
     if has_effect(node) and node.op not in _HARMLESS:
-        return f"{node.op} {node.name} writes or reads state that must change once per request"
+        return REASONS["state"].format(op=node.op, node=node.name)
     return None
 
 
@@ -61,7 +77,7 @@ def _state_inside(item: GraphItem, node: node_def_pb2.NodeDef) -> str | None:
             calls = [value.func.name for value in inner.attr.values() if value.HasField("func")]
             pending += calls
             if not calls and has_effect(inner) and inner.op not in _HARMLESS:
-                return f"control flow: {node.op} {node.name} holds {inner.op}, which must happen once per request"
+                return REASONS["inner_state"].format(op=node.op, node=node.name, inner=inner.op)
     return None
 
 

@@ -1,0 +1,463 @@
+"""The user/item split as a pass: structure, numbers, twice = once, a fresh session, every refusal, real models."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfctr
+from examples.models import REFERENCE_MODELS, USER_FEATURES, repeat_users, requests
+from graph_opt.item import GraphItem
+from graph_opt.options import ConvertOptions, SampleColumns
+from graph_opt.passes import split_user_item as module
+from graph_opt.passes.fuse_lookups import fuse_lookups
+from graph_opt.passes.pack_inputs import pack_inputs
+from graph_opt.passes.split_user_item import split_user_item
+from graph_opt.pipeline import LOOKUP_PASSES, REFERENCE_PASSES, run_passes
+from graph_opt.saved_model import load_inlined
+from graph_opt.split import proof
+from graph_opt.split.refusals import REASONS
+from graph_opt.testing import SIGNATURE, Tables, apply, assert_refused, graph_item
+from graph_opt.view import GraphView
+from tests.graph_opt.graphs import ROWS, placeholder, sparse_input, table
+from tests.graph_opt.split.helpers import assert_same_numbers, form_of, new_ops, split
+from tests.models.fixtures import Zoo
+from tfctr.errors import StrictRefusal, UsageError
+
+USER = ConvertOptions(user_features=("u*",))
+RNG = np.random.default_rng(1)
+
+
+def weights(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def ranker(tmp_path: Path, sparse: bool = False) -> GraphItem:
+    """Users' and items' ids interleaved, a dense input of each, and with ``sparse`` a history of the user, fused."""
+
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        ids = {name: placeholder(tf.int64, [None], name) for name in ("u0", "i0", "u1", "i1")}
+        parts = [tf.gather(tables[name], ids[name]) for name in ids]
+        if sparse:
+            parts.append(tf.nn.safe_embedding_lookup_sparse(tables["u1"], sparse_input("uh"), combiner="mean"))
+        parts += [placeholder(tf.float32, [None, 3], "ud"), placeholder(tf.float32, [None, 2], "id")]
+        x = tf.concat(parts, 1)
+        hidden = tf.nn.relu(tf.matmul(x, weights(x.shape[1], 8)) + weights(8))
+        return {"score": tf.sigmoid(tf.matmul(hidden, weights(8, 1)))}
+
+    tables = {name: table(seed=k) for k, name in enumerate(("u0", "i0", "u1", "i1"))}
+    item = graph_item(build, tables=tables, work_dir=tmp_path)
+    return apply(fuse_lookups, item)[0]
+
+
+def feeds() -> tuple[dict[str, Any], dict[str, Any]]:
+    ids = {name: RNG.integers(0, ROWS, 7) for name in ("u0", "i0", "u1", "i1")}
+    dense = {name: RNG.normal(size=(7, n)).astype(np.float32) for name, n in (("ud", 3), ("id", 2))}
+    both = ids | dense
+    return {n: v for n, v in both.items() if n[0] == "u"}, {n: v for n, v in both.items() if n[0] == "i"}
+
+
+# Structure, numbers, twice
+
+
+def test_a_fused_lookup_becomes_one_for_users_and_one_for_items(tmp_path: Path) -> None:
+    item = ranker(tmp_path)
+    after, outcome = split(item, "u*")
+    assert outcome.fired == 1
+    assert_same_numbers(after, *feeds())
+    ops = new_ops(after)
+    assert ops == {
+        "user/TfctrFusedLookup": 1, "TfctrFusedLookup": 1, "user/MatMul": 1, "user/AddV2": 1, "MatMul": 2,
+        "TfctrAddUserRows": 1, "Sigmoid": 1, "Identity": 1,
+    }  # fmt: skip
+    sides = {g.node: {spec.name for spec, _ in g.lookups} for g in after.groups[1:]}
+    assert sorted(map(sorted, sides.values())) == [["i0", "i1"], ["u0", "u1"]]
+    assert [[c.width for c, _ in g.copies] for g in after.groups[1:]] == [[3], [2]]
+    form = form_of(after)
+    assert form.user_inputs == ("u0", "u1", "ud") and form.row_to_user == "row_to_user"
+    assert {entry["side"]: entry["shape"] for entry in form.details["boundary"]} == {
+        "user": [-1, 11], "item": [-1, 10], "row_to_user": [-1]
+    }  # fmt: skip
+
+
+def test_the_plain_form_stays_as_it_is(tmp_path: Path) -> None:
+    item = ranker(tmp_path)
+    after, _ = split(item, "u*")
+    kept = {n.name: n for n in after.graph_def.node if not n.name.startswith("serving_default__split/")}
+    assert kept == {n.name: n for n in item.graph_def.node}
+
+
+def test_twice_is_once(tmp_path: Path) -> None:
+    after, _ = split(ranker(tmp_path), "u*")
+    again, outcome = split(after, "u*")
+    assert outcome.fired == 0 and not outcome.refused
+    assert again.graph_def == after.graph_def and again.files == after.files
+
+
+def test_without_user_features_nothing_happens(tmp_path: Path) -> None:
+    item = ranker(tmp_path)
+    after, outcome = apply(split_user_item, item)
+    assert after.graph_def == item.graph_def and outcome.fired == 0 and not outcome.refused and not outcome.details
+
+
+def test_sparse_features_have_their_parts_once_per_user(tmp_path: Path) -> None:
+    after, _ = split(ranker(tmp_path, sparse=True), "u*")
+    form = form_of(after)
+    assert {"uh_ids", "uh_indices", "uh_shape"} <= set(form.user_inputs)
+    assert form.user_features == ("u0", "u1", "ud", "uh")
+
+
+def test_the_split_form_is_packed_too(tmp_path: Path) -> None:
+    after, _ = split(ranker(tmp_path), "u*")
+    packed, outcome = apply(pack_inputs, after)
+    assert outcome.fired == 2 and packed.packed["serving_default__split"] == "serving_default__split__packed"
+
+
+def test_the_name_row_to_user_may_be_taken(tmp_path: Path) -> None:
+    def build(_: Tables) -> dict[str, tf.Tensor]:
+        x = [placeholder(tf.float32, [None, 3], "u"), placeholder(tf.float32, [None, 2], "row_to_user")]
+        return {"y": tf.matmul(tf.concat(x, 1), weights(5, 2))}
+
+    after, _ = split(graph_item(build, work_dir=tmp_path), "u")
+    assert form_of(after).row_to_user == "row_to_user_1"
+    assert set(after.signatures["serving_default__split"].inputs) == {"u", "row_to_user", "row_to_user_1"}
+
+
+def test_weights_in_a_table_file_are_taken_apart_into_files(tmp_path: Path) -> None:
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        x = tf.concat([placeholder(tf.float32, [None, 3], "i"), placeholder(tf.float32, [None, 4], "u")], 1)
+        return {"y": tf.nn.relu(tf.matmul(x, tables["kernel"]))}
+
+    item = graph_item(build, tables={"kernel": weights(7, 50)}, work_dir=tmp_path)
+    options = ConvertOptions(user_features=("u",), dense_limit_bytes=100)
+    after, _ = apply(split_user_item, item, options)
+    assert [f.shape for f in after.files] == [(7, 50), (4, 50), (3, 50)]
+    np.testing.assert_array_equal(
+        np.fromfile(after.files[1].path, np.float32, 200).reshape(4, 50),  # type: ignore[arg-type]
+        weights(7, 50)[3:],
+    )
+    x = {"u": RNG.normal(size=(7, 4)).astype(np.float32)}
+    assert_same_numbers(after, x, {"i": RNG.normal(size=(7, 3)).astype(np.float32)})
+
+
+def test_two_towers_share_the_users_lookups(tmp_path: Path) -> None:
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        x = tf.concat([tf.gather(tables[n], placeholder(tf.int64, [None], n)) for n in ("u0", "i0")], 1)
+        towers = [tf.nn.relu(tf.matmul(x, weights(8, 4) * k)) for k in (1.0, 2.0)]
+        return {"click": towers[0], "buy": tf.reduce_sum(towers[0] * towers[1], 1)}
+
+    item = graph_item(build, tables={"u0": table(), "i0": table(seed=1)}, work_dir=tmp_path)
+    after, _ = split(apply(fuse_lookups, item)[0], "u0")
+    assert new_ops(after)["user/TfctrFusedLookup"] == 1 and new_ops(after)["user/MatMul"] == 2
+    assert_same_numbers(after, {"u0": RNG.integers(0, ROWS, 7)}, {"i0": RNG.integers(0, ROWS, 7)})
+
+
+def test_only_wanted_features_are_split(tmp_path: Path) -> None:
+    options = dataclasses.replace(USER, only_rewrites=frozenset({"u1", "fuse"}))
+    after, outcome = apply(split_user_item, ranker(tmp_path), options)
+    assert outcome.rewrites == ("u0", "u1", "ud") and form_of(after).user_features == ("u1",)
+
+
+# Features from patterns and samples
+
+
+def test_a_pattern_that_matches_nothing_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"user_0.*no feature or input has such a name; the nearest are: u0"):
+        apply(split_user_item, ranker(tmp_path), ConvertOptions(user_features=("u1", "user_0")))
+
+
+def test_a_pattern_is_judged_before_any_work(zoo: Zoo, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--user-features nobody: .*the nearest are"):
+        tfctr.convert(zoo("c_keras_onehot").path, tmp_path / "bundle", user_features=("nobody",))
+    assert not list(tmp_path.iterdir())
+
+
+def test_disabling_the_pass_contradicts_user_features(zoo: Zoo, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="split_user_item"):
+        tfctr.convert(zoo("c_keras_onehot").path, tmp_path / "b", user_features=("c0",), disable=("split_user_item",))
+
+
+def from_samples(arrays: dict[str, Any], requests: Any = None) -> ConvertOptions:
+    return ConvertOptions(
+        user_features_from_samples=True,
+        samples_path="samples.npz",
+        read_samples=lambda info: arrays,
+        read_sample_columns=lambda info: SampleColumns(request_ids=requests),
+    )
+
+
+def test_user_features_are_found_in_samples(tmp_path: Path) -> None:
+    once, items = feeds()
+    arrays = {name: value[[0] * 7] for name, value in once.items()} | items
+    after, _ = apply(split_user_item, ranker(tmp_path), from_samples(arrays))
+    assert form_of(after).user_features == ("u0", "u1", "ud")
+
+
+def test_user_features_are_those_that_do_not_vary_within_requests(tmp_path: Path) -> None:
+    once, items = feeds()
+    arrays = {name: value[[0, 0, 1, 1, 2, 2, 2]] for name, value in once.items()} | items
+    arrays["i0"][:] = 3
+    arrays["i0"][6] = 4  # varies in the last request only
+    after, _ = apply(split_user_item, ranker(tmp_path), from_samples(arrays, np.array([7, 7, 8, 8, 9, 9, 9])))
+    assert form_of(after).user_features == ("u0", "u1", "ud")
+
+
+def test_samples_of_one_row_can_t_tell(tmp_path: Path) -> None:
+    once, items = feeds()
+    arrays = {name: value[:1] for name, value in (once | items).items()}
+    with pytest.raises(UsageError, match=r"samples\.npz: .*one row per request"):
+        apply(split_user_item, ranker(tmp_path), from_samples(arrays))
+    with pytest.raises(UsageError, match="one row per request"):
+        many = {name: value[:3] for name, value in (once | items).items()}
+        apply(split_user_item, ranker(tmp_path), from_samples(many, np.arange(3)))
+
+
+def test_finding_them_needs_samples(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs --samples FILE"):
+        apply(split_user_item, ranker(tmp_path), ConvertOptions(user_features_from_samples=True))
+
+
+# Refusals
+
+
+def small(build: Any, tmp_path: Path, shape: int | None = None) -> GraphItem:
+    def graph(tables: Tables) -> dict[str, tf.Tensor]:
+        u, i = placeholder(tf.float32, [shape, 4], "u"), placeholder(tf.float32, [None, 3], "i")
+        return {"y": build(u, i)}
+
+    return graph_item(graph, work_dir=tmp_path)
+
+
+def product(u: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
+    return tf.nn.relu(tf.matmul(tf.concat([u, i], 1), weights(7, 2)))
+
+
+def test_all_features_are_the_users(tmp_path: Path) -> None:
+    assert_refused(split_user_item, ranker(tmp_path), REASONS["all"], options=ConvertOptions(user_features=("*",)))
+
+
+def test_a_signature_without_user_features(zoo: Zoo, tmp_path: Path) -> None:
+    item = reference(zoo("o_two_signatures").path, tmp_path)
+    names = {s: sorted(item.signatures[s].inputs) for s in item.optimise}
+    only = next(n for s in names for n in names[s] if all(n not in other for t, other in names.items() if t != s))
+    _, outcome = apply(split_user_item, item, ConvertOptions(user_features=(only,)))
+    assert any(r.reason == REASONS["none"] for r in outcome.refused)
+
+
+def test_the_name_of_the_form_is_taken(tmp_path: Path) -> None:
+    item = small(product, tmp_path)
+    item.signatures["serving_default__split"] = item.signatures[SIGNATURE]
+    assert_refused(split_user_item, item, "has a signature serving_default__split of its own", options=USER)
+
+
+def test_no_dense_part_to_gain_from(tmp_path: Path) -> None:
+    item = small(lambda u, i: tf.concat([tf.tanh(u), i], 1), tmp_path)
+    assert_refused(split_user_item, item, REASONS["dense"], options=USER)
+
+
+def test_nothing_to_gain_where_all_is_mixed(tmp_path: Path) -> None:
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        u, i = placeholder(tf.float32, [None, 4], "u"), placeholder(tf.int64, [None], "i")
+        return {"y": tf.gather(tables["t"], i) * tf.linalg.l2_normalize(u, 0)}
+
+    item = graph_item(build, tables={"t": table()}, work_dir=tmp_path)
+    assert_refused(split_user_item, apply(fuse_lookups, item)[0], REASONS["gain"], options=USER)
+
+
+def test_a_fixed_number_of_rows(tmp_path: Path) -> None:
+    item = small(product, tmp_path, shape=8)
+    item.signatures[SIGNATURE].inputs["i"].tensor_shape.dim[0].size = -1
+    assert_refused(split_user_item, item, "input u has a fixed number of rows", options=USER)
+
+
+def test_frames_of_loops(tmp_path: Path) -> None:
+    def loop(u: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            x = tf.compat.v1.while_loop(lambda k, z: k < 3, lambda k, z: (k + 1, z * 0.5), (0, u))[1]
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+        return product(x, i)
+
+    assert_refused(split_user_item, small(loop, tmp_path), "control flow: .* runs in frames", options=USER)
+
+
+def test_state_that_is_read_or_written(tmp_path: Path) -> None:
+    item = small(lambda u, i: product(u + tf.random.uniform([]), i), tmp_path)
+    assert_refused(split_user_item, item, "writes or reads state", options=USER)
+
+
+def test_state_inside_control_flow(tmp_path: Path) -> None:
+    def build(u: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
+        x = tf.cond(tf.reduce_sum(i) > 0, lambda: u + tf.random.uniform([]), lambda: u)
+        return product(x, i)
+
+    assert_refused(split_user_item, small(build, tmp_path), "control flow: .*RandomUniform", options=USER)
+
+
+def test_serialized_examples(zoo: Zoo, tmp_path: Path) -> None:
+    item = reference(zoo("f_densefeatures_example").path, tmp_path)
+    assert_refused(
+        split_user_item, item, "examples holds serialized Examples", options=ConvertOptions(user_features=("*",))
+    )
+
+
+def test_features_that_must_come_per_item_are_named(zoo: Zoo, tmp_path: Path) -> None:
+    """A plain sparse lookup gives as many rows as the last row that has ids: not the number of users."""
+    item = reference(zoo("a_plain_sparse").path, tmp_path)
+    options = ConvertOptions(user_features=("f1",))
+    outcome = assert_refused(split_user_item, item, "no user feature is left: f1: TfctrFusedLookup", options=options)
+    assert outcome.details["user"]["serving_default"]["features"] == ["f1"]
+    assert outcome.details["user"]["serving_default"]["inputs"] == ["f1_indices", "f1_shape", "f1_values"]
+
+
+def test_unfused_lookups_of_sparse_features_stay_on_the_item_side(zoo: Zoo, tmp_path: Path) -> None:
+    item = load_inlined(zoo("a_safe_sparse").path)
+    item.store_name, item.work_dir = "test/unfused", tmp_path
+    run_passes(item, REFERENCE_PASSES, ConvertOptions(strict=True))
+    assert_refused(
+        split_user_item, item, "f1: .*is not known to work row by row", options=ConvertOptions(user_features=("f1",))
+    )
+
+
+def test_a_split_that_gives_other_numbers_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(session: Any, item: GraphItem, name: str, arrays: Any) -> Any:
+        values = real(session, item, name, arrays)
+        return [v + 1 for v in values] if name.endswith("__split") else values
+
+    real = proof._run
+    monkeypatch.setattr(proof, "_run", wrong)
+    item = ranker(tmp_path)
+    outcome = assert_refused(split_user_item, item, "not proven: one user: output .* differs", options=USER)
+    assert outcome.refused[0].proof_failed
+    with pytest.raises(StrictRefusal, match="not proven"):
+        run_passes(item, [p for p in all_form_passes() if p.name == "split_user_item"],
+                   dataclasses.replace(USER, strict=True))  # fmt: skip
+
+
+def all_form_passes() -> tuple[Any, ...]:
+    from graph_opt.pipeline import FORM_PASSES
+
+    return FORM_PASSES
+
+
+def test_a_model_that_refuses_the_inputs_can_t_be_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "_run", lambda *_: "ids out of range")
+    outcome = assert_refused(split_user_item, ranker(tmp_path), "refuses generated inputs", options=USER)
+    assert not outcome.refused[0].proof_failed
+
+
+def test_every_reason_has_a_test() -> None:
+    assert module.REASONS is REASONS
+    assert set(REASONS) == {
+        "none", "taken", "examples", "frames", "state", "inner_state", "static", "all", "left", "dense", "gain",
+        "shape", "proof",
+    }  # fmt: skip
+
+
+# Control flow, plain towers, real models
+
+
+def reference(path: Path, folder: Path) -> GraphItem:
+    item = load_inlined(path)
+    item.store_name, item.work_dir = f"test/{folder.name}", folder
+    run_passes(item, REFERENCE_PASSES + LOOKUP_PASSES, ConvertOptions(strict=True))
+    return item
+
+
+def test_control_flow_over_user_rows_runs_on_item_rows(tmp_path: Path) -> None:
+    """deeprec.md case 31: no abort, the same numbers."""
+
+    def build(u: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
+        x = tf.cond(tf.reduce_sum(u) > 0, lambda: u * 2.0, lambda: u)
+        y = tf.while_loop(lambda k, z: k < 3, lambda k, z: (k + 1, z * 0.5), (0, u))[1]
+        return product(x, i) + product(y, i) + product(u, i)
+
+    after, outcome = split(small(build, tmp_path), "u")
+    assert outcome.fired == 1
+    ops = new_ops(after)
+    assert ops.keys() & {"If", "StatelessIf"} and ops.keys() & {"While", "StatelessWhile"}
+    assert not any(op.startswith("user/") and ("If" in op or "While" in op) for op in ops)
+    x = {"u": RNG.normal(size=(7, 4)).astype(np.float32)}, {"i": RNG.normal(size=(7, 3)).astype(np.float32)}
+    assert_same_numbers(after, *x)
+
+
+def test_names_do_not_matter(tmp_path: Path) -> None:
+    """deeprec.md case 31: a renamed graph is split alike."""
+    item = ranker(tmp_path)
+    renamed = item.copy()
+    feeds_ = {t.split(":")[0] for t in item.feeds()}
+    new = {n.name: n.name if n.name in feeds_ else f"scope/x{k}" for k, n in enumerate(item.graph_def.node)}
+    for node in renamed.graph_def.node:
+        node.name = new[node.name]
+        node.input[:] = [new[i.split(":")[0]] + i[len(i.split(":")[0]) :] for i in node.input]
+    renamed.tables = {new[n]: k for n, k in item.tables.items() if n in new}
+    renamed.store_node = new[item.store_node]
+    renamed.groups = [dataclasses.replace(g, node=new[g.node]) for g in item.groups]
+    for info in renamed.signatures[SIGNATURE].outputs.values():
+        info.name = new[info.name.split(":")[0]] + ":0"
+    after, outcome = split(renamed, "u*")
+    assert outcome.fired == 1 and new_ops(after) == new_ops(split(item, "u*")[0])
+
+
+MODELS = {
+    "n_plain_mlp": ("x",),
+    "a_safe_sparse": ("f1", "f2", "f7"),
+    "a_safe_sparse_w": ("f1*", "f4*"),
+    "a_safe_sparse_composite": ("f1", "f3"),
+    "b_ragged": ("safe_*",),
+    "c_keras_onehot": ("c1", "c2"),
+    "d_keras_seq_pool": ("masked_*",),
+    "e_keras_lookup": ("*lookup*",),
+    "e_vocab_file_only": ("tags",),
+    "f_input_layer_v1": ("city", "age", "tags", "clicked"),
+    "i_deepctr_deepfm": ("C?", "I1"),
+    "i_deepctr_din": ("user", "gender", "hist_*"),
+    "i_deepctr_mmoe": ("C?",),
+    "i_deepctr_multival_hash": ("user", "genres"),
+    "j_din_tf": ("user", "history"),
+    "k_hash_ids": ("fast", "mod32", "split"),
+    "m_control_flow": ("outside",),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_real_models_give_the_same_scores(name: str, zoo: Zoo, tmp_path: Path) -> None:
+    """Proven by the pass on several kinds of users; nothing may differ."""
+    item = reference(zoo(name).path, tmp_path)
+    after, outcome = split(item, *MODELS[name])
+    if name == "m_control_flow":
+        assert {r.reason for r in outcome.refused} == {REASONS["gain"]}
+        return
+    assert outcome.fired == len(item.optimise), outcome.refused
+    for form in after.split.values():
+        flops = form.details["flops"]
+        assert flops["item_per_row"] < flops["before_per_row"]
+
+
+@pytest.mark.parametrize("name", REFERENCE_MODELS)
+def test_reference_models_take_users_once(name: str, tmp_path: Path) -> None:
+    """A saved bundle, in a session of its own: one user and several, against the plain form on repeated rows."""
+    REFERENCE_MODELS[name](vocabulary=100).save(str(tmp_path / "model"))
+    report = tfctr.convert(tmp_path / "model", tmp_path / "bundle", strict=True, user_features=USER_FEATURES[name])
+    info = report.manifest["signatures"]["serving_default"]
+    assert set(info["user"]["features"]) == set(info["split"]["user_features"]) and not info["split"]["item_side"]
+    with tfctr.ServingSession(tmp_path / "bundle") as session:
+        for users, row_to_user in ((1, None), (3, np.array([2, 0, 0, 1, 2]))):
+            request = requests(name, 5, users=users, vocabulary=100)
+            of_row = np.zeros(5, np.int64) if row_to_user is None else row_to_user
+            given = request if row_to_user is None else {**request, "row_to_user": row_to_user}
+            got = session.predict(given)
+            want = session.predict(repeat_users(REFERENCE_MODELS[name].features, request, of_row))
+            for output, value in want.items():
+                np.testing.assert_allclose(got[output], value, 1e-5, 1e-6)
+
+
+def test_new_nodes_that_nothing_reads_are_gone(tmp_path: Path) -> None:
+    after, _ = split(ranker(tmp_path), "u*")
+    view = GraphView(after.graph_def)
+    needed = view.ancestors([*after.fetches(), *after.feeds()])
+    assert all(n.name in needed for n in view if n.name.startswith("serving_default__split/"))
