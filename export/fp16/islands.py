@@ -226,25 +226,31 @@ class IslandFinder:
         What only moves values does so in FP32 as soon as one reader is FP32: others lose nothing by a later cast.
         """
         g = self.graph
-        again = True
-        while again:
-            again = False
-            for k in reversed(range(len(g.nodes))):
-                node = g.nodes[k]
-                if k in self.reasons or node.op_type in HEAVY or not self.has_floats(k):
-                    continue
-                reads = [n for n in g.float_inputs(k) if n not in g.constants]
-                if not all(n not in g.producer or g.producer[n] in self.reasons for n in reads):
-                    continue
-                found = [wide for n in g.float_outputs(k) for wide in self._wide_readers(n)]
-                if found and (any(found) if node.op_type in MOVERS else all(found)):
-                    self._add(k, "between FP32 neighbours")
-                    again = True
+        light = {
+            k for k, n in enumerate(g.nodes) if n.op_type not in HEAVY and self.has_floats(k)
+        } - self.reasons.keys()
+        while True:
+            # The largest set whose members read FP32 or each other, and then of those the ones that feed it.
+            reading: set[int] = set()
+            for k in sorted(light):
+                makers = [g.producer[n] for n in g.float_inputs(k) if n in g.producer]
+                if all(m in self.reasons or m in reading for m in makers):
+                    reading.add(k)
+            feeding: set[int] = set()
+            for k in sorted(reading, reverse=True):
+                wide = [r in self.reasons or r in feeding for r in self._float_readers(k)]
+                wide += [True for n in g.float_outputs(k) if n in g.outputs]
+                if wide and (any(wide) if g.nodes[k].op_type in MOVERS else all(wide)):
+                    feeding.add(k)
+            if feeding == light:
+                break
+            light = feeding
+        for k in sorted(light):
+            self._add(k, "between FP32 neighbours")
 
-    def _wide_readers(self, tensor: str) -> list[bool]:
-        """Per reader of ``tensor`` whether it is FP32; an output is one."""
-        readers = [r in self.reasons for r in self.graph.readers.get(tensor, []) if self.has_floats(r)]
-        return readers + [True] * (tensor in self.graph.outputs)
+    def _float_readers(self, k: int) -> list[int]:
+        g = self.graph
+        return [r for n in g.float_outputs(k) for r in g.readers.get(n, []) if self.has_floats(r)]
 
     def _readers_through_movers(self, tensor: str) -> Iterable[int]:
         for reader in self.graph.readers.get(tensor, []):

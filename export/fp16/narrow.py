@@ -33,7 +33,7 @@ Batch = Mapping[str, Array]
 
 # The error that may be left after each step, as a share of the limits.
 _SHARES = (0.5, 0.25, 0.1)
-_SENSITIVITY_ROWS = 128
+_SENSITIVITY_ROWS = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
