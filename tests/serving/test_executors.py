@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 import tfctr
+from examples.models import REFERENCE_MODELS, USER_FEATURES, requests
 from tests.serving.split_bundle import request, save
 from tfctr.errors import UsageError
 from tfctr.serving.executor_config import ExecutorOptions, executor_setups
@@ -87,6 +88,31 @@ def test_two_executors_have_a_dense_device_each(placed):
     assert failed == []
     np.testing.assert_array_equal(second.predict(INPUTS)["score"], wants["score"])
     second.close()
+
+
+def test_executors_over_a_placed_bundle_take_user_rows_once(tmp_path):
+    REFERENCE_MODELS["dlrm"](vocabulary=100, width=4).save(str(tmp_path / "m"))
+    places = {"sparse": "/CPU:0", "dense": "/CPU:1"}
+    tfctr.convert(tmp_path / "m", tmp_path / "b", user_features=USER_FEATURES["dlrm"], device_map=places)
+    setups = executor_setups(ExecutorOptions(executors=2, dense_device_type="CPU"))
+    given = requests("dlrm", rows=8, users=1, vocabulary=100)
+    with tfctr.ServingSession(tmp_path / "b") as alone:  # one device: all falls back to it
+        want = alone.predict(given)["click"]
+        assert {one["device"][-5:] for one in alone.describe()["devices"]["fell_back"]} == {"CPU:1"}
+    for number, setup in enumerate(setups, 1):
+        with tfctr.ServingSession(tmp_path / "b", **setup.arguments()) as session:
+            np.testing.assert_allclose(session.predict(given)["click"], want, atol=1e-6)
+            _, metadata = session.run_traced(given)
+            products = {
+                device.device[-5:]
+                for device in metadata.step_stats.dev_stats
+                for node in device.node_stats
+                if "MatMul" in node.timeline_label
+            }
+            assert products == {f"CPU:{number}"}
+            told = session.describe()
+            assert told["requests"]["split"] == 2
+            assert told["devices"]["fell_back"] == []
 
 
 def test_devices_that_are_not_there_are_told_once(placed, tmp_path, caplog):

@@ -41,7 +41,7 @@ def user_inputs(
     wanted: Iterable[str],
 ) -> UserInputs | None:
     """The user inputs that the manifest's entry ``described`` declares, and those that ``wanted`` (names or shell
-    patterns of features and inputs) adds; None where there are none.
+    patterns of features, or of any of their inputs) adds; None where there are none.
 
     Raises:
       UsageError: a name of ``wanted`` matches nothing.
@@ -58,7 +58,9 @@ def user_inputs(
     parts = {feature.name: tuple(feature.parts.values()) for feature in features}
     parts |= {name: (name,) for name in names if name not in in_feature}
     for pattern in wanted:
-        matched = [name for name in parts if fnmatch.fnmatchcase(name, pattern)]
+        matched = [
+            name for name, its in parts.items() if any(fnmatch.fnmatchcase(one, pattern) for one in (name, *its))
+        ]
         if not matched:
             there = ", ".join(sorted(parts))
             raise UsageError(f"{where}: no feature or input {pattern!r} to be a user feature; there is: {there}")
