@@ -16,6 +16,19 @@ from graph_opt.recognise.facts import Facts
 from graph_opt.report import PassOutcome, Refused
 from graph_opt.view import GraphView, node_of
 
+REASONS = {
+    "no_lookups": "the model has no embedding op that could go first",
+    "no_dense": "the model has no dense part that could wait",
+    "waits": "it waits for every lookup already",
+    "two_stage": "needs {node}, a result of the dense tower: it stays behind it",
+    "control_flow": "it is inside TF1 control flow, where waiting for something outside is not allowed",
+    "other_signature": "it does not wait for {lookup}, which signature {signature} does not need",
+}
+EXAMPLE = """\
+before  dense -> bottom tower;  ids -> TfctrFusedLookup -> concat -> top tower
+after   dense -> bottom tower (^TfctrFusedLookup);  ids -> TfctrFusedLookup -> concat -> top tower
+"""
+
 
 def lookups_first(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     """See the module docstring. ``details["lookups_first"]``: the lookups, the nodes that wait, two-stage lookups."""
@@ -23,13 +36,13 @@ def lookups_first(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     view = GraphView(item.graph_def)
     sides = find_sides(item, Facts(view))
     if not sides.lookups:
-        return _refuse("embedding layer", "the model has no embedding op that could go first")
+        return _refuse("embedding layer", REASONS["no_lookups"])
     if not sides.dense():
-        return _refuse("dense tower", "the model has no dense part that could wait")
+        return _refuse("dense tower", REASONS["no_dense"])
     refused = [
         Refused(
             what=f"lookup {name}",
-            reason=f"needs {dense}, a result of the dense tower: it stays behind it",
+            reason=REASONS["two_stage"].format(node=dense),
             nodes=(name,),
         )
         for name, dense in sides.two_stage.items()
@@ -38,7 +51,7 @@ def lookups_first(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     held, left = _hold(item, view, sides, first)
     refused += left
     if not held and not left:
-        refused.append(Refused(what="dense tower", reason="it waits for every lookup already"))
+        refused.append(Refused(what="dense tower", reason=REASONS["waits"]))
     return PassOutcome(
         fired=len(held),
         refused=tuple(refused),
@@ -73,14 +86,14 @@ def _hold(
         before = view.ancestors([name])
         missing = [n for n in first if n not in before and by_signature[n] & by_signature[name]]
         if missing and name in inside:
-            reason = "it is inside TF1 control flow, where waiting for something outside is not allowed"
+            reason = REASONS["control_flow"]
             left.append(Refused(what=f"node {name}", reason=reason, nodes=(name,)))
             continue
         waits = [lookup for lookup in missing if by_signature[name] <= by_signature[lookup]]
         if len(waits) < len(missing):
             other = next(lookup for lookup in missing if lookup not in waits)
             users = ", ".join(sorted(by_signature[name] - by_signature[other]))
-            reason = f"it does not wait for {other}, which signature {users} does not need"
+            reason = REASONS["other_signature"].format(lookup=other, signature=users)
             left.append(Refused(what=f"node {name}", reason=reason, nodes=(name, other)))
         if waits:
             view.set_inputs(name, [*view.node(name).input, *(f"^{lookup}" for lookup in waits)])

@@ -18,21 +18,39 @@ from graph_opt.recognise.facts import Facts
 from graph_opt.report import PassOutcome, Refused
 from graph_opt.view import GraphView
 
+OPTIONS = (
+    "--device-map sparse=DEVICE,dense=DEVICE: the two devices; without it nothing is placed",
+    "--force-placement: devices that the model sets are replaced too",
+)
+REASONS = {
+    "no_map": "no devices were given (--device-map sparse=DEVICE,dense=DEVICE)",
+    "one_device": "sparse and dense are one device ({device}): there is nothing to part",
+    "no_dense": "the model has no dense part: everything stays where it is",
+    "no_lookups": "the model has no embedding op: all that computes with inputs goes to the dense device",
+    "kept": "the model puts it on {device}; --force-placement would move it",
+    "in_function": "the model puts it on {device}, in a function",
+    "no_kernel": "TensorFlow has no {type} kernel of {op} for its types; it stays on the sparse device",
+}
+EXAMPLE = """\
+before  ids -> TfctrFusedLookup -> ConcatV2(rows, dense) -> MatMul -> Sigmoid
+after   ids -> TfctrFusedLookup @ /device:CPU:0;  ConcatV2, MatMul, Sigmoid @ /device:GPU:0
+"""
+
 
 def place_devices(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     """See the module docstring. ``details["placement"]``: devices, nodes per side, what was kept, what can't run."""
     devices = device_map(options.device_map)
     if devices is None:
-        return _refuse("placement", "no devices were given (--device-map sparse=DEVICE,dense=DEVICE)")
+        return _refuse("placement", REASONS["no_map"])
     if devices.one_device:
-        return _refuse("placement", f"sparse and dense are one device ({devices.sparse}): there is nothing to part")
+        return _refuse("placement", REASONS["one_device"].format(device=devices.sparse))
     view = GraphView(item.graph_def)
     facts = Facts(view)
     everywhere = find_sides(item, facts)
     apart = without_kernel(view, everywhere.dense(), devices.dense_type)
     sides = find_sides(item, facts, apart) if apart else everywhere
     if not sides.dense():
-        return _refuse("dense tower", "the model has no dense part: everything stays where it is")
+        return _refuse("dense tower", REASONS["no_dense"])
     done = spread(item, view, sides, devices, options.force_placement, apart)
     bodies = kept_in_bodies(item, options.force_placement)
     return PassOutcome(
@@ -57,16 +75,15 @@ def _left(
 ) -> tuple[Refused, ...]:
     found = []
     if not sides.lookups:
-        reason = "the model has no embedding op: all that computes with inputs goes to the dense device"
-        found.append(Refused(what="embedding layer", reason=reason))
+        found.append(Refused(what="embedding layer", reason=REASONS["no_lookups"]))
     for name, device in sorted(kept.items()):
-        reason = f"the model puts it on {device}; --force-placement would move it"
+        reason = REASONS["kept"].format(device=device)
         found.append(Refused(what=f"node {name}", reason=reason, nodes=(name,)))
     for name, device in bodies:
-        found.append(Refused(what=f"node {name}", reason=f"the model puts it on {device}, in a function"))
+        found.append(Refused(what=f"node {name}", reason=REASONS["in_function"].format(device=device)))
     for name in sorted(apart):
         op = view.node(name).op
-        reason = f"TensorFlow has no {devices.dense_type} kernel of {op} for its types; it stays on the sparse device"
+        reason = REASONS["no_kernel"].format(type=devices.dense_type, op=op)
         found.append(Refused(what=f"node {name}", reason=reason, nodes=(name,)))
     return tuple(found)
 

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from graph_opt.placement.crossings import Crossings, Group
+from graph_opt.placement.reasons import REASONS
 from graph_opt.placement.rows import BATCH, USERS, Rows, RowsOfForms
 from graph_opt.placement.words import Nodes, words_of
 from graph_opt.recognise.facts import Facts
@@ -100,7 +101,7 @@ def plan_to_sparse(group: Group, rows: RowsOfForms, facts: Facts, crossings: Cro
         if found.along == BATCH:
             plan.batch.append(Part(tensor, found, facts.dtype(tensor)))
         else:
-            plan.apart[tensor] = found.reason or "it has one entry per user"
+            plan.apart[tensor] = found.reason or REASONS["user"]
     return plan
 
 
@@ -113,7 +114,7 @@ def settle(plans: Sequence[Plan]) -> None:
     for plan in plans:
         beside = [p for p in plans if p is not plan and p.group.signatures & plan.group.signatures]
         if plan.users and plan.batch and (plan.exact_users or any(p.of_users or p.exact_users for p in beside)):
-            reason = "it has one entry per user, and something else of the users crosses elsewhere"
+            reason = REASONS["users_apart"]
             plan.apart |= {part.tensor: reason for part in plan.users}
             plan.users = []
         if not plan.batch:
@@ -122,7 +123,7 @@ def settle(plans: Sequence[Plan]) -> None:
         for part in list(plan.sizes):
             if any(d.rows for d in part.rows.sizes or ()) and part.rows.of not in there:
                 plan.sizes.remove(part)
-                plan.apart[part.tensor] = "it is a size, and nothing that crosses beside it has those rows"
+                plan.apart[part.tensor] = REASONS["size_apart"]
 
 
 class Merger:

@@ -9,6 +9,7 @@ from typing import Any
 from tensorflow.core.framework import node_def_pb2
 
 from graph_opt.item import GraphItem
+from graph_opt.placement.reasons import REASONS
 from graph_opt.placement.sides import JOINS, forms
 from graph_opt.placement.words import PACKABLE
 from graph_opt.recognise.facts import Facts
@@ -50,9 +51,9 @@ class RowsOfForms:
         asked = sorted(signatures & self.forms)
         found = [self._in_form(canonical(tensor), name) for name in asked]
         if not found:
-            return Rows(reason="no form of the model reads it")
+            return Rows(reason=REASONS["unread"])
         if any(other != found[0] for other in found):
-            return Rows(reason=f"its rows are not the same in {' and '.join(asked)}")
+            return Rows(reason=REASONS["forms"].format(forms=" and ".join(asked)))
         return found[0]
 
     def of_output(self, output: str, signature: str) -> Rows:
@@ -60,7 +61,7 @@ class RowsOfForms:
         plain = self._split[signature][0] if signature in self._split else signature
         infos = self._item.signatures[plain].outputs
         if output not in infos or composite_parts(infos[output])[0] != "dense":
-            return Rows(reason="it is no dense output")
+            return Rows(reason=REASONS["output"])
         return self._in_form(canonical(infos[output].name), plain)
 
     @functools.cache  # noqa: B019 - lives as long as one run of a pass
@@ -90,7 +91,7 @@ class RowsOfForms:
         if shape is not None and len(shape) == len(columns) + 1:
             columns = [c if c is not None else s for c, s in zip(columns, shape[1:], strict=True)]
         if None in columns or 0 in columns:
-            return Rows(reason="the sizes of its inner axes are not known" if None in columns else "it is empty")
+            return Rows(reason=REASONS["inner" if None in columns else "empty"])
         return Rows(along=whose, columns=tuple(c for c in columns if c is not None))
 
     def _whose(self, tensor: str, name: str) -> tuple[str, str]:
@@ -104,7 +105,7 @@ class RowsOfForms:
         if form.row_to_user in reached or not reached & set(form.user_inputs):
             return BATCH, ""
         if reached - set(form.user_inputs):
-            return USERS, "it reads inputs of users and of items"
+            return USERS, REASONS["mixed"]
         return USERS, ""
 
 
@@ -147,14 +148,14 @@ def composite_nodes(info) -> set[str]:  # type: ignore[no-untyped-def]
 def _sizes(kind: Kind) -> Rows:
     value, rank = kind.value, kind.rank
     if value is None or rank is None or rank > 1 or any(d is None or d.symbols or d.rows > 1 for d in value):
-        return Rows(reason="it is a size that does not follow from the number of rows")
+        return Rows(reason=REASONS["size"])
     return Rows(sizes=tuple(d for d in value if d is not None), scalar=rank == 0)
 
 
 def _why(kind: Kind) -> str:
     if kind.reason:
         where = f"{kind.op} {kind.node}: " if kind.op else ""
-        return f"its rows are not known to be the batch's ({where}{kind.reason})"
+        return REASONS["rows"].format(where=f"{where}{kind.reason}")
     if kind.name == "shared":
-        return "it is the same for every batch, whatever its rows"
-    return "it has not one entry per row of the batch"
+        return REASONS["same"]
+    return REASONS["no_rows"]
