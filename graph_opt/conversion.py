@@ -25,7 +25,7 @@ from graph_opt.options import ConvertOptions
 from graph_opt.parity import OutputParity
 from graph_opt.passes.fuse_lookups import spec_details
 from graph_opt.passes.prune_training import prune
-from graph_opt.recheck import compare_items
+from graph_opt.recheck import compare_items, split_against_plain
 from graph_opt.recognise import find_lookups
 from graph_opt.report import PassReport
 from graph_opt.saved_model import SavedModelSource, inline, load
@@ -43,7 +43,8 @@ from tfctr.errors import OutputsDifferError, StrictRefusal, UsageError
 TABLES = "compress_tables"
 JUDGED = (
     "outputs: the converted graph over float32 tables against the unfused graph, within 1e-6 + 1e-5 |b|; gate: the "
-    "converted graph over the tables as they are stored against the same over float32 tables, by the accuracy gate"
+    "converted graph over the tables as they are stored against the same over float32 tables, by the accuracy gate; "
+    "gate_split: split forms over the tables as they are stored against the plain form over them, 1e-5 + 1e-5 |b|"
 )
 Progress = Callable[[str, int, int], None]
 Note = Callable[[str], None]
@@ -245,7 +246,20 @@ class _Conversion:
     def _judge_tables(self, wide: GraphItem, item: GraphItem, described: dict[str, Any], restore: str | None) -> None:
         """What narrow tables change is judged by the accuracy gate; all else was compared over float32 tables."""
         verdicts, told = judge_converted(wide, item, described, self.options, restore)
-        self.gate = {"gate": verdicts, "judged": JUDGED, "gate_inputs": told}
+        split = split_against_plain(item, described, self.options, restore)
+        self.gate = {
+            "gate": verdicts,
+            "judged": JUDGED,
+            "gate_inputs": told,
+            "gate_split": [dataclasses.asdict(p) for p in split],
+        }
+        different = [p for p in split if not p.ok]
+        if different and not self.keep_different:
+            first = different[0]
+            raise OutputsDifferError(
+                f"signature {first.signature!r}, output {first.output!r}: over {self.options.table_dtype} tables the "
+                f"split form {first.reason} against the plain one; nothing was written"
+            )
         failed = [v for v in verdicts if not v["passed"]]
         if failed and not self.keep_different:
             raise OutputsDifferError(

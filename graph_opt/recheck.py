@@ -190,6 +190,17 @@ def packed_outputs_of(
     return dict(zip(_output_names(item, name), _run_packed(item, name, info, inputs, restore), strict=True))
 
 
+def split_against_plain(
+    item: GraphItem, described: Mapping[str, Any], options: ConvertOptions, restore: str | None
+) -> list[OutputParity]:
+    """Split forms of a finished ``item`` against its own plain forms on repeated rows."""
+    found: list[OutputParity] = []
+    for name in item.optimise:
+        if name in item.split:
+            found += _compare_split(item, item, name, described[name], options, restore)
+    return found
+
+
 def feeds_of(item: GraphItem, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``inputs`` of signature ``name`` by graph tensor."""
     return _feeds(item, name, inputs)

@@ -147,6 +147,15 @@ def test_the_last_check_judges_what_own_passes_leave(tmp_path, model, samples):
     assert not (tmp_path / "bundle").exists()
 
 
+def test_split_forms_over_narrow_tables_are_compared_with_the_plain_form(tmp_path, model, samples):
+    options: dict[str, Any] = {"table_dtype": "int8", "max_dp": 0.05, "max_bias": 0.05}
+    manifest = tfctr.convert(model, tmp_path / "bundle", user_features=("f0",), **options).manifest
+    assert manifest["signatures"]["serving_default"]["split"] is not None
+    split = manifest["parity"]["gate_split"]
+    assert {p["signature"] for p in split} == {"serving_default__split", "serving_default__split__packed"}
+    assert all(p["ok"] for p in split)
+
+
 def test_verify_judges_narrow_tables_by_the_gate_that_the_bundle_passed(tmp_path, model, samples, capsys):
     assert main(["convert", str(model), str(tmp_path / "b"), "--table-dtype", "fp16", "--samples", str(samples)]) == 0
     capsys.readouterr()
