@@ -37,7 +37,7 @@ OPTIONS = (
 REASONS = {
     **{text: text for text in reasons.ALL},
     "not_chosen": "not among the lookups to fuse (only_lookups)",
-    "not_proven": "not proven: {reason}{more}",
+    "not_proven": "not proven: {reason}",
 }
 EXAMPLE = """\
 before  u, i = Unique(ids);  s = SparseSegmentMean(Gather(emb, u), i, rows);  ConcatV2(Where(empty, 0, s), ...)
@@ -167,7 +167,7 @@ def _refusal(proof: Proof, item: GraphItem) -> Refusal:
     more = f" (and {len(proof.tried) - 1} other readings failed)" if len(proof.tried) > 1 else ""
     return Refusal(
         gather=candidate.gather,
-        reason=REASONS["not_proven"].format(reason=proof.reason, more=more),
+        reason=REASONS["not_proven"].format(reason=proof.reason + more),
         nodes=tuple(sorted(candidate.nodes)),
         name=candidate.spec.name,
         table=_table_name(candidate.spec.table, item),

@@ -25,6 +25,11 @@ from graph_opt.split.splitter import SUFFIX, Splitter, Written
 from graph_opt.split.worlds import CannotTell
 from graph_opt.view import GraphView
 
+OPTIONS = (
+    "--user-features A,B*: features that are the same for all candidates of a request; without them nothing is done",
+    "--user-features auto: finds them in --samples: those that don't vary within a request",
+    "--request-column NAME: tells the requests of --samples apart",
+)
 EXAMPLE = """\
 before  S:        70 user inputs [B], 30 item inputs [B] -> lookups [B, 1600] -> MatMul [B, 1024] -> Relu
 after   S__split: 70 user inputs [U] -> lookups [U, 1120] -> MatMul [U, 1024]  \\
