@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from graph_opt.item import FusedGroup
-from graph_opt.lookup_spec import CopySpec, LookupSpec
+from graph_opt.lookup_spec import CopySpec, LookupSpec, Placement
 from graph_opt.rows.dims import ONE, ROWS, Dim, Dims, number, of_tensor, product
 from graph_opt.rows.elementwise import combine
 from graph_opt.rows.kinds import Kind, count, opaque, row
@@ -80,7 +80,7 @@ def _output_kind(site: Site, group: FusedGroup, number_: int, by_name: Mapping[s
 
 def parts_of(group: FusedGroup, output: int) -> list[LookupSpec | CopySpec]:
     """Lookups and copies of one output, left to right."""
-    parts = [*group.lookups, *group.copies]
+    parts: list[tuple[LookupSpec | CopySpec, Placement]] = [*group.lookups, *group.copies]
     found = [(place.column, part) for part, place in parts if place.output == output]
     return [part for _, part in sorted(found, key=lambda entry: entry[0])]
 

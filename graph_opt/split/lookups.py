@@ -131,4 +131,4 @@ def _node(site: SplitSite, world: str, side: _Side, inputs: dict[str, str]) -> F
 
 def _renamed(spec: LookupSpec, named: dict[str, str]) -> LookupSpec:
     changed = {part: named[tensor] for part in _SOURCES if (tensor := getattr(spec, part)) is not None}
-    return dataclasses.replace(spec, **changed)
+    return dataclasses.replace(spec, **changed)  # type: ignore[arg-type]

@@ -32,8 +32,8 @@ def _concat(site: SplitSite) -> View | None:
         if view.full:
             parts[ITEM].append(view.full)
         segments += view.segments
-    made = [site.build.concat(parts[world], axis) for world in (USER, ITEM)]
-    return mixed_view(*made, axis, segments, site.past)
+    user, full = (site.build.concat(parts[world], axis) for world in (USER, ITEM))
+    return mixed_view(user, full, axis, segments, site.past)
 
 
 def _along_axis(site: SplitSite, index: int, axis: int) -> View | None:
@@ -56,14 +56,16 @@ def _sum_of(dim: Dim) -> tuple[Segment, ...]:
 @rule("Pack")
 def _pack(site: SplitSite) -> View | None:
     axis = site.node.attr["axis"].i % len(site.out.dims or (0,))
+    if not any(v.form in ("user", "dual") for v in site.views):
+        return None  # all have item rows already
     parts: dict[str, list[str]] = {USER: [], ITEM: []}
     segments = []
     for k, view in enumerate(site.views):
         side = USER if view.form in ("user", "dual") else ITEM
         parts[side].append(site.other(k, side))
         segments.append(Segment(1, side))
-    made = [site.build.pack(parts[world], axis) for world in (USER, ITEM)]
-    return mixed_view(*made, axis, segments, site.past)
+    user, full = (site.build.pack(parts[world], axis) for world in (USER, ITEM))
+    return mixed_view(user, full, axis, segments, site.past)
 
 
 @rule("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")

@@ -16,6 +16,7 @@ from graph_opt.rows.analysis import RowFacts
 from graph_opt.rows.dims import ONE
 from graph_opt.split.builder import Builder
 from graph_opt.split.views import View, user_view
+from graph_opt.verify import output_dtypes
 from graph_opt.view import canonical, port_of
 
 USER, ITEM = "user", "item"
@@ -200,12 +201,14 @@ class Worlds:
             elif node.op in ("Shape", "ShapeN", "Size"):
                 self._made[key] = self._shape_of(node, port_of(tensor), world)
             elif node.op == "Rank":
-                rank = self._rank(self.build.view.inputs(node)[0])
-                self._made[key] = self.build.constant(rank, np.int32)
+                dims = self.rows.kind(self.build.view.inputs(node)[0]).dims
+                if dims is None:
+                    raise CannotTell(f"the rank of {self.build.view.inputs(node)[0]} is not known")
+                self._made[key] = self.build.constant(len(dims), np.int32)
             else:
                 side = self.user if world == USER else self.full
                 name = self.build.copy(node, world, [side(t) for t in self.build.view.inputs(node)])
-                for port in range(8):
+                for port in range(len(output_dtypes(node))):
                     self._made[(f"{node.name}:{port}", world)] = f"{name}:{port}"
         return self._made[key]
 
