@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -14,8 +15,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from graph_opt.lookup_spec import LookupSpec, OutputSpec, Placement, Step, spec_text
+from tests.core import test_fused_lookup_property as property_cases
 from tests.core.lookup_testing import LookupBench
 
 ROWS = 41
@@ -252,6 +256,41 @@ def test_specs_say_what_storage_is_for(tables):
             ops.TfctrFusedLookup(
                 store=tables.bench.store(), args=[ids], spec=broken, layout=[], Tout=[tf.float16], **arena
             )
+
+
+@pytest.fixture(scope="module")
+def property_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[LookupBench, dict[tuple[int, str], Any]]:
+    """Files of (narrow, values) of the sizes that the generated cases are for."""
+    bench = LookupBench(tmp_path_factory.mktemp("storage_property"), "test_fused_lookup_storage_property")
+    rng = np.random.default_rng(0)
+    found = {}
+    for width in property_cases.WIDTHS:
+        table = rng.normal(size=(property_cases.ROWS, width)).astype(np.float32)
+        for storage in STORAGES:
+            array = stored(table, storage)
+            found[width, storage] = bench.table(array), bench.table(read_back(array))
+    return bench, found
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(case=property_cases.cases(), storage=st.sampled_from(STORAGES), packed=st.booleans())
+def test_generated_lookups_give_the_bits_and_errors_of_the_stored_values(property_tables, case, storage, packed):
+    bench, files = property_tables
+    fields, width, inputs = case
+    narrow, wide = files[width, storage]
+    spec = property_cases.make_spec(fields, width, wide)
+    error = ""
+    try:
+        want = bench.run(spec, inputs, packed=packed)
+    except tf.errors.InvalidArgumentError as raised:
+        error = raised.message.split("table_")[0]
+    narrowed = dataclasses.replace(spec, table=narrow, storage=storage)
+    if error:
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            bench.run(narrowed, inputs, packed=packed)
+        assert caught.value.message.split("table_")[0] == error
+    else:
+        same_bits(bench.run(narrowed, inputs, packed=packed), want)
 
 
 _SCRIPT = """
