@@ -230,8 +230,18 @@ def _cast(attributes: Mapping[str, Any], x: Array) -> Array:
     return x.astype(onnx.helper.tensor_dtype_to_np_dtype(attributes["to"]))
 
 
+def _one_hot(attributes: Mapping[str, Any], at: Array, depth: Array, values: Array) -> Array:
+    """The reference takes a scalar depth only; ONNX allows one number in a list too."""
+    axis = attributes.get("axis", -1)
+    size = int(depth.reshape(-1)[0])
+    place = np.expand_dims(np.where(at < 0, at + size, at), axis)
+    wanted = np.arange(size).reshape([-1 if k == axis % place.ndim else 1 for k in range(place.ndim)])
+    return np.where(place == wanted, values[1], values[0])
+
+
 OWN_OPERATIONS: Mapping[str, Operation] = {
     "Cast": _cast,
     "Einsum": _einsum,
     "Erf": _erf,
+    "OneHot": _one_hot,
 }

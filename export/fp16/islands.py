@@ -144,14 +144,18 @@ class IslandFinder:
                 divisor = node.input[1]
             elif node.op_type in ("Sqrt", "Reciprocal", "Log") or _is_root(g, k):
                 divisor = node.input[0]
-            while divisor is not None:
-                above = g.producer.get(divisor)
-                if above is None or g.nodes[above].op_type not in ("Add", "Max", "Clip", "Abs", "Sqrt", *MOVERS):
+            path: list[int] = []
+            while divisor is not None and divisor in g.producer:
+                above = g.producer[divisor]
+                path.append(above)
+                operation = g.nodes[above].op_type
+                if operation in ("Add", "Max", "Clip"):
+                    if any(n in g.constants and g.constants[n].size == 1 for n in g.nodes[above].input):
+                        for found in path:
+                            self._add(found, "the epsilon of a division or root")
                     break
-                constant = any(n in g.constants and g.constants[n].size == 1 for n in g.nodes[above].input)
-                if g.nodes[above].op_type in ("Add", "Max", "Clip") and not constant:
+                if operation not in ("Abs", "Sqrt", *MOVERS):
                     break
-                self._add(above, "the epsilon of a division or root")
                 divisor = next((n for n in g.float_inputs(above) if n not in g.constants), None)
 
     def _normalisations(self) -> None:
