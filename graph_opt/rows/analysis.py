@@ -68,6 +68,8 @@ class RowFacts:
         sources = frozenset().union(*(k.sources for k in kinds))
         if has_effect(node):
             return self._mixed(node, "it has an effect or a state", sources, ports)
+        if not output_dtypes(node):
+            return [SHARED]  # a NoOp: nothing that could depend on anything
         if all(k.name == "shared" for k in kinds):
             return [self._shared(f"{node.name}:{port}") for port in range(ports)]
         bad = next((k for k in kinds if k.name == "opaque"), None)

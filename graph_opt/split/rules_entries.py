@@ -41,7 +41,7 @@ def _with_constants(site: SplitSite, index: int) -> View | None:
         return full_view(site.worlds.join(view, site.names[index], site.node, relu=True))
     if not view.sums:
         return _on_segments(site, index)
-    if op == "Neg" or (op in ("Mul", "RealDiv", "Div") and (op == "Mul" or index == 0)):
+    if op in ("Neg", "Mul") or (op == "RealDiv" and index == 0):
         return _on_segments(site, index)  # linear: each part of a sum by itself
     return _add_constant(site, index) if op in _ADDING else None
 

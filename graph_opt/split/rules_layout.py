@@ -74,6 +74,8 @@ def _reduce(site: SplitSite) -> View | None:
     value = site.const(1)
     if view.form != "mixed" or value is None:
         return None
+    if site.node.op == "Mean" and not site.facts.dtype(site.names[0]).is_floating:
+        return None  # rounds, so it is not linear
     rank = len(site.dims(0))
     axes = {int(a) % rank for a in value.reshape(-1)}
     keep = site.node.attr["keep_dims"].b

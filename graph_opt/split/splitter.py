@@ -113,7 +113,8 @@ class Splitter:
     def _visit(self, node: node_def_pb2.NodeDef) -> list[View]:
         ports = max(len(output_dtypes(node)), 1)
         kinds = [self.rows.kind(f"{node.name}:{port}") for port in range(ports)]
-        if all(k.name == "shared" for k in kinds):
+        waits = any(name in self.copies for name in self.view.control_inputs(node))
+        if all(k.name == "shared" for k in kinds) and not waits:
             return [SHARED] * ports
         site = SplitSite(node, self.rows, self.worlds, self.weights, self.flops)
         if node.op == FUSED_OP and node.name in self.groups:

@@ -8,7 +8,8 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graph_opt.testing import graph_item
+from graph_opt.passes.fuse_lookups import fuse_lookups
+from graph_opt.testing import apply, graph_item
 from tests.graph_opt.graphs import placeholder, table
 from tests.graph_opt.split.helpers import assert_same_numbers, split
 
@@ -38,8 +39,9 @@ def matrix(rows: int, columns: int, seed: int) -> np.ndarray:
 class Maker:
     """Adds tensors to a pool, one drawn operation after the other."""
 
-    def __init__(self, pool: Pool, draw: Callable[[st.SearchStrategy], int]) -> None:
+    def __init__(self, pool: Pool, ids: Pool, draw: Callable[[st.SearchStrategy], int]) -> None:
         self.pool = pool
+        self.ids = ids
         self.number = lambda high: draw(st.integers(0, high))
 
     def pick(self, rank: int | None = None) -> T:
@@ -54,7 +56,7 @@ class Maker:
         steps = [
             self.unary, self.constant, self.concat, self.fields, self.stack, self.matmul, self.reduce, self.flatten,
             self.unflatten, self.two, self.slices, self.softmax, self.transpose, self.statistics, self.by_shape,
-            self.einsum, self.positions,
+            self.einsum, self.positions, self.text,
         ]  # fmt: skip
         made = steps[self.number(len(steps) - 1)]()
         if made is not None and all(size is None or size < 40 for size in made.shape.as_list()):
@@ -127,6 +129,12 @@ class Maker:
             self.number(1)
         ]()
 
+    def text(self) -> T:
+        """Ids as text, hashed."""
+        ids = self.ids[self.number(1)]
+        column = ids if ids.shape.rank == 1 else ids[:, self.number(1)]
+        return tf.one_hot(tf.strings.to_hash_bucket_fast(tf.strings.as_string(column), 5), 5)
+
     def einsum(self) -> T:
         x = self.pick(3)
         seed = self.number(5)
@@ -143,15 +151,15 @@ class Maker:
 @given(data=st.data())
 def test_random_graphs_keep_their_numbers(data: st.DataObject) -> None:
     def build(tables: object) -> dict[str, T]:
+        ids = [placeholder(tf.int64, [None, 2], "uk"), placeholder(tf.int64, [None], "ik")]
         pool: Pool = [
             placeholder(tf.float32, [None, 3], "u0"),
             placeholder(tf.float32, [None, 2, 4], "u1"),
             placeholder(tf.float32, [None, 4], "i0"),
             placeholder(tf.float32, [None, 3, 4], "i1"),
-            tf.gather(tables["e"], placeholder(tf.int64, [None, 2], "uk")),  # type: ignore[index]
-            tf.gather(tables["e"], placeholder(tf.int64, [None], "ik")),  # type: ignore[index]
+            *(tf.gather(tables["e"], k) for k in ids),  # type: ignore[index]
         ]
-        maker = Maker(pool, data.draw)
+        maker = Maker(pool, ids, data.draw)
         for _ in range(data.draw(st.integers(3, 14))):
             maker.step()
         gain = tf.matmul(tf.concat([pool[0], pool[2]], 1), matrix(7, 2, 0))
@@ -159,6 +167,8 @@ def test_random_graphs_keep_their_numbers(data: st.DataObject) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         item = graph_item(build, tables={"e": table(9, 4)}, work_dir=folder)  # type: ignore[arg-type]
+        if data.draw(st.booleans()):
+            item, _ = apply(fuse_lookups, item)
         device = "/GPU:0" if data.draw(st.booleans()) else ""
         after, outcome = split(item, "u*", device_map={"dense": device} if device else None)
         assert outcome.fired == 1, outcome.refused

@@ -44,6 +44,13 @@ def fields(p: tf.Tensor, q: tf.Tensor, **_: Any) -> tf.Tensor:
     return tf.concat([p[:, :1], q, p[:, 1:]], 1)  # [B, 5, 4]
 
 
+def checked(u: tf.Tensor, i: tf.Tensor, **_: Any) -> tf.Tensor:
+    """Waits for a check of the user's rows, through a node that groups checks."""
+    check = tf.debugging.Assert(tf.reduce_all(u < 100.0), [u])
+    with tf.control_dependencies([tf.group(check)]):
+        return tf.concat([tf.identity(u), i], 1)
+
+
 def attention(h: tf.Tensor, c: tf.Tensor, **_: Any) -> tf.Tensor:
     """DIN: scores of each position from [q, h, q - h, q * h], softmax, weighted sum."""
     query = tf.tile(c[:, tf.newaxis, :], tf.stack([1, tf.shape(h)[1], 1]))
@@ -163,6 +170,7 @@ CASES: dict[str, tuple[Graph, list[str]]] = {
         lambda u, i, **_: mlp(tf.concat([u / tf.reduce_max(i), i], 1)),
         ["RealDiv"],
     ),
+    "checked inputs": (lambda **x: mlp(checked(**x)), ["All", "If", "Relu"]),
     "user's part is an output": (lambda u, **_: tf.tanh(u), ["output"]),
 }
 
