@@ -77,9 +77,7 @@ def _left(plans: list[Plan]) -> list[Refused]:
             for tensor, reason in plan.apart.items()
         ]
         if not plan.packs:
-            found += [
-                Refused(what=f"tensor {part.tensor}", reason=REASONS["alone"]) for part in (*plan.batch, *plan.users)
-            ]
+            found += [Refused(what=f"tensor {part.tensor}", reason=REASONS["alone"]) for part in plan.parts]
     return found
 
 
@@ -92,6 +90,6 @@ def _waits(source: str, name: str) -> Refused:
 
 
 def _note(plan: Plan) -> str:
-    count = len(plan.batch) + len(plan.users)
+    count = len(plan.parts)
     where = "dense" if plan.to_dense else "sparse"
     return f"{count} tensors cross to the {where} device as one ({', '.join(sorted(plan.group.signatures))})"

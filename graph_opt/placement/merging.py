@@ -33,30 +33,36 @@ class Part:
         return words_of(self.rows.columns, self.dtype)
 
     def describe(self) -> dict[str, Any]:
-        columns = list(self.rows.columns)
+        columns = [*([-1] if self.rows.open else []), *self.rows.columns]
         return {"tensor": self.tensor, "dtype": self.dtype.name, "columns": columns, "along": self.rows.along}
 
 
 @dataclasses.dataclass
 class Plan:
-    """How one group crosses. batch, users: packed together, in this order, where ``packs``; sizes: worked out on the
-    other side; apart: tensors that cross by themselves, with reasons. node: what was made of it. of_users: something
-    in it depends on the users alone; exact_users: something in it has exactly as many rows as there are users.
+    """How one group crosses. batch, open, users: packed together, in this order, where ``packs`` (open: those of one
+    unknown size of axis 1; never beside users). sizes: worked out on the other side. apart: tensors that cross by
+    themselves, with reasons. node: what was made of it. of_users: something in it depends on the users alone;
+    exact_users: something in it has exactly as many rows as there are users.
     """
 
     group: Group
     to_dense: bool
-    batch: list[Part]
-    users: list[Part]
-    sizes: list[Part]
-    apart: dict[str, str]
+    batch: list[Part] = dataclasses.field(default_factory=list)
+    open: list[Part] = dataclasses.field(default_factory=list)
+    users: list[Part] = dataclasses.field(default_factory=list)
+    sizes: list[Part] = dataclasses.field(default_factory=list)
+    apart: dict[str, str] = dataclasses.field(default_factory=dict)
     node: str = ""
     of_users: bool = False
     exact_users: bool = False
 
     @property
+    def parts(self) -> list[Part]:
+        return [*self.batch, *self.open, *self.users]
+
+    @property
     def packs(self) -> bool:
-        return len(self.batch) + len(self.users) > 1
+        return len(self.parts) > 1
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -64,8 +70,8 @@ class Plan:
             "signatures": sorted(self.group.signatures),
             "stage": self.group.stage,
             "node": self.node,
-            "packed": [p.describe() for p in (*self.batch, *self.users)] if self.packs else [],
-            "alone": [] if self.packs else [p.tensor for p in (*self.batch, *self.users)],
+            "packed": [p.describe() for p in self.parts] if self.packs else [],
+            "alone": [] if self.packs else [p.tensor for p in self.parts],
             "worked_out": [p.tensor for p in self.sizes],
             "apart": self.apart,
         }
@@ -73,12 +79,12 @@ class Plan:
 
 def plan_to_dense(group: Group, rows: RowsOfForms, facts: Facts) -> Plan:
     """One packed tensor: those along the batch's rows first, those along the users' behind them."""
-    plan = Plan(group, True, [], [], [], {})
+    plan = Plan(group, True)
     for tensor in group.tensors:
         part = Part(tensor, rows.of(tensor, group.signatures), facts.dtype(tensor))
         plan.of_users |= part.rows.of == USERS
         if part.rows.along == BATCH:
-            plan.batch.append(part)
+            (plan.open if part.rows.open else plan.batch).append(part)
         elif part.rows.along == USERS:
             plan.users.append(part)
         elif part.rows.sizes is not None:
@@ -91,17 +97,17 @@ def plan_to_dense(group: Group, rows: RowsOfForms, facts: Facts) -> Plan:
 
 def plan_to_sparse(group: Group, rows: RowsOfForms, facts: Facts, crossings: Crossings) -> Plan:
     """One packed tensor of all outputs, and of what a later lookup needs, with one entry per row of the batch."""
-    plan = Plan(group, False, [], [], [], {})
+    plan = Plan(group, False)
     for tensor in group.tensors:
         found = rows.of(tensor, group.signatures)
         if not found.along:  # what joins users and items may be known by the output that it ends in
             ends = [(o, s) for s in sorted(group.signatures & rows.forms) for o in crossings.outputs_behind(tensor, s)]
             found = next((r for o, s in ends if (r := rows.of_output(o, s)).along), found)
         plan.exact_users |= found.of == USERS
-        if found.along == BATCH:
+        if found.along == BATCH and not found.open:
             plan.batch.append(Part(tensor, found, facts.dtype(tensor)))
         else:
-            plan.apart[tensor] = found.reason or REASONS["user"]
+            plan.apart[tensor] = found.reason or REASONS["open" if found.open else "user"]
     return plan
 
 
@@ -117,13 +123,31 @@ def settle(plans: Sequence[Plan]) -> None:
             reason = REASONS["users_apart"]
             plan.apart |= {part.tensor: reason for part in plan.users}
             plan.users = []
-        if not plan.batch:
+        _settle_open(plan)
+        if not plan.batch and not plan.open:
             plan.batch, plan.users = plan.users, []
-        there = {part.rows.along for part in (*plan.batch, *plan.users)}
-        for part in list(plan.sizes):
-            if any(d.rows for d in part.rows.sizes or ()) and part.rows.of not in there:
-                plan.sizes.remove(part)
-                plan.apart[part.tensor] = REASONS["size_apart"]
+        _settle_sizes(plan)
+
+
+def _settle_open(plan: Plan) -> None:
+    """One unknown size follows from the packed tensor's shape, unless the users' rows do."""
+    size = plan.open[0].rows.open if plan.open else ""
+    for part in list(plan.open):
+        if plan.users or part.rows.open != size or not plan.packs:
+            alone = not plan.packs
+            plan.open.remove(part)
+            plan.apart[part.tensor] = REASONS["open" if alone else "open_apart"]
+
+
+def _settle_sizes(plan: Plan) -> None:
+    there = {part.rows.along for part in plan.parts}
+    size = plan.open[0].rows.open if plan.open else ""
+    for part in list(plan.sizes):
+        dims = part.rows.sizes or ()
+        rows_known = part.rows.of in there or not any(d.rows for d in dims)
+        if not rows_known or any(d.symbols and d.symbols[0] != size for d in dims):
+            plan.sizes.remove(part)
+            plan.apart[part.tensor] = REASONS["size_apart"]
 
 
 class Merger:
@@ -145,35 +169,57 @@ class Merger:
         return self._to_dense(plan, scope) if plan.to_dense else self._to_sparse(plan, scope)
 
     def _to_dense(self, plan: Plan, scope: str) -> int:
-        counts = _Counts(Nodes(self.view, scope, self.crossings.dense), plan)
+        nodes = Nodes(self.view, scope, self.crossings.dense)
+        counts = _Counts(
+            nodes, plan.batch[0].tensor if plan.batch else "", 0, plan.batch[0].dtype if plan.batch else None
+        )
         if plan.packs:
-            counts.whole, counts.axis, counts.dtype = self._pack(plan, scope), 1, tf.float32
-            plan.node = node_of(counts.whole)
+            whole = self._pack(plan, scope)
+            counts, plan.node = _Counts(nodes, whole, 1, tf.float32), node_of(whole)
             begin = 0
             for number, part in enumerate(plan.batch):
                 near = Nodes(self.view, f"{scope}/{number}", self.crossings.dense)
-                words = near.slice(counts.whole, tf.float32, [begin, 0], [part.words, -1], "slice")
+                words = near.slice(whole, tf.float32, [begin, 0], [part.words, -1], "slice")
                 self._read(plan, part, near.from_words(words, part.rows.columns, part.dtype))
                 begin += part.words
-            counts.users = self._users(plan, scope, counts.whole, begin)
-        elif plan.batch:
-            counts.whole, counts.axis, counts.dtype = plan.batch[0].tensor, 0, plan.batch[0].dtype
+            counts.positions = self._open(plan, scope, counts, begin)
+            counts.users = self._users(plan, scope, whole, begin)
         for number, part in enumerate(plan.sizes):
             near = Nodes(self.view, f"{scope}/size_{number}", self.crossings.dense)
             self._read(plan, part, _sizes(counts, near, part))
-        return (len(plan.batch) + len(plan.users) if plan.packs else 0) + len(plan.sizes)
+        return (len(plan.parts) if plan.packs else 0) + len(plan.sizes)
 
     def _pack(self, plan: Plan, scope: str) -> str:
-        parts = [*plan.batch, *plan.users]
+        parts = plan.parts
         return Nodes(self.view, scope, self.crossings.sparse).op(
             PACK_OP,
             "pack",
             [p.tensor for p in parts],
             T=[p.dtype for p in parts],
             columns=[math.prod(p.rows.columns) for p in parts],
-            by_rows=len(plan.batch),
+            by_rows=len(plan.batch) + len(plan.open),
+            open=len(plan.open),
             names=[p.tensor.encode() for p in parts],
         )
+
+    def _open(self, plan: Plan, scope: str, counts: _Counts, begin: int) -> str:
+        """Tensors of one unknown size, which follows from how many rows of words there are. Returns it."""
+        if not plan.open:
+            return ""
+        near = Nodes(self.view, f"{scope}/open", self.crossings.dense)
+        rows = near.size_of(counts.whole, tf.float32, 0, "words")
+        left = near.arithmetic("Sub", rows, begin, "left")
+        positions = near.arithmetic("FloorDiv", left, sum(p.words for p in plan.open), "positions")
+        before = 0
+        for number, part in enumerate(plan.open):
+            one = Nodes(self.view, f"{scope}/open_{number}", self.crossings.dense)
+            start = one.arithmetic("AddV2", one.arithmetic("Mul", positions, before, "before"), begin, "start")
+            size = one.arithmetic("Mul", positions, part.words, "size")
+            words = one.slice(counts.whole, tf.float32, [start, 0], [size, -1], "slice")
+            lead = [counts.of(BATCH), positions]
+            self._read(plan, part, one.from_words(words, part.rows.columns, part.dtype, lead))
+            before += part.words
+        return positions
 
     def _users(self, plan: Plan, scope: str, whole: str, begin: int) -> str:
         """What lies behind the batch's rows: as many whole rows of the users' tensors as there are words for. Returns
@@ -186,11 +232,9 @@ class Merger:
             near.slice(whole, tf.float32, [begin, 0], [-1, -1], "slice"), tf.float32, [-1], "flat"
         )  # fmt: skip
         words = near.size_of(flat, tf.float32, 0, "words")
-        rows = near.op("FloorDiv", "count", [words, near.const("width", width)], T=tf.int32)
-        used = near.op("Mul", "used", [rows, near.const("width", width)], T=tf.int32)
-        size = near.op("Pack", "size", [used], T=tf.int32, N=1, axis=0)
-        ends = [near.const("begin", [0]), size]
-        table = near.op("Slice", "whole", [flat, *ends], T=tf.float32, Index=tf.int32)
+        rows = near.arithmetic("FloorDiv", words, width, "count")
+        used = near.arithmetic("Mul", rows, width, "used")
+        table = near.slice(flat, tf.float32, [0], [used], "whole")
         table = near.reshape(table, tf.float32, [-1, width], "rows")
         column = 0
         for number, part in enumerate(plan.users):
@@ -232,14 +276,16 @@ class Merger:
 
 @dataclasses.dataclass
 class _Counts:
-    """Numbers of rows on the dense side: of users as an int32 scalar, of the batch off ``axis`` of ``whole``."""
+    """Numbers on the dense side, as int32 scalars: of rows of the batch (axis ``axis`` of ``whole``), of users, of
+    positions of open tensors.
+    """
 
     nodes: Nodes
-    plan: Plan
-    whole: str = ""
-    axis: int = 0
-    dtype: tf.DType = tf.float32
+    whole: str
+    axis: int
+    dtype: tf.DType
     users: str = ""
+    positions: str = ""
     batch: str = ""
 
     def of(self, along: str) -> str:
@@ -253,18 +299,15 @@ class _Counts:
 def _sizes(counts: _Counts, near: Nodes, part: Part) -> str:
     """Sizes from the number of rows, which the shape of what crosses says."""
     elements = [_size(counts, near, k, d, part.rows.of) for k, d in enumerate(part.rows.sizes or ())]
-    if not elements:  # the shape of a scalar
-        return near.const("sizes", [], part.dtype.as_numpy_dtype)
-    value = elements[0]
-    if not part.rows.scalar:
-        value = near.op("Pack", "sizes", elements, T=tf.int32, N=len(elements), axis=0)
+    if part.rows.scalar:
+        value = elements[0] if isinstance(elements[0], str) else near.const("known", elements[0])
+    else:
+        value = near.vector(elements, "sizes")
     return value if part.dtype == tf.int32 else near.cast(value, tf.int32, part.dtype, "value")
 
 
-def _size(counts: _Counts, near: Nodes, number: int, dim: Dim, along: str) -> str:
-    if not dim.rows:
-        return near.const(f"known_{number}", dim.coef)
-    rows = counts.of(along)
-    if dim.coef == 1:
-        return rows
-    return near.op("Mul", f"times_{number}", [rows, near.const(f"factor_{number}", dim.coef)], T=tf.int32)
+def _size(counts: _Counts, near: Nodes, number: int, dim: Dim, along: str) -> int | str:
+    found: int | str = dim.coef
+    for factor in [counts.of(along)] * dim.rows + [counts.positions] * len(dim.symbols):
+        found = factor if found == 1 else near.arithmetic("Mul", factor, found, f"times_{number}")
+    return found

@@ -3,7 +3,9 @@
 REASONS = {
     "user": "it has one entry per user",
     "users_apart": "it has one entry per user, and something else of the users crosses elsewhere",
-    "size_apart": "it is a size, and nothing that crosses beside it has those rows",
+    "size_apart": "it is a size, and nothing that crosses beside it has that many rows or positions",
+    "open": "the size of its axis 1 is not known",
+    "open_apart": "the size of its axis 1 is not known, and something else of unknown size crosses beside it",
     "size": "it is a size that does not follow from the number of rows",
     "unread": "no form of the model reads it",
     "forms": "its rows are not the same in {forms}",

@@ -28,6 +28,7 @@ class Rows:
     """along: BATCH or USERS: what axis 0 counts; "": the tensor has no such rows, ``reason`` says why. columns: sizes
     of the other axes. sizes: elements of a vector (or the value of a scalar) of sizes that follow from the rows, else
     None; it has no ``along`` then. of: USERS where it depends on inputs of users and on no row of items, else BATCH.
+    open: the unknown size of axis 1, "" where it is known; ``columns`` are those behind it.
     """
 
     along: str = ""
@@ -35,6 +36,7 @@ class Rows:
     sizes: tuple[Dim, ...] | None = None
     scalar: bool = False
     of: str = ""
+    open: str = ""
     reason: str = ""
 
 
@@ -90,9 +92,13 @@ class RowsOfForms:
         columns = [d.coef if d.known else None for d in (kind.dims or ())[1:]]
         if shape is not None and len(shape) == len(columns) + 1:
             columns = [c if c is not None else s for c, s in zip(columns, shape[1:], strict=True)]
+        symbol = ""
+        if columns and columns[0] is None and whose == BATCH:
+            symbol = _symbol((kind.dims or ())[1])
+            columns = columns[1:] if symbol else columns
         if None in columns or 0 in columns:
             return Rows(reason=REASONS["inner" if None in columns else "empty"])
-        return Rows(along=whose, columns=tuple(c for c in columns if c is not None))
+        return Rows(along=whose, columns=tuple(c for c in columns if c is not None), open=symbol)
 
     def _whose(self, tensor: str, name: str) -> tuple[str, str]:
         """Whose rows a tensor of this form has, by the inputs that it is computed from."""
@@ -145,9 +151,14 @@ def composite_nodes(info) -> set[str]:  # type: ignore[no-untyped-def]
     return {node_of(p["tensor"]) for p in parts.values()} or {node_of(info.name)}
 
 
+def _symbol(dim: Dim) -> str:
+    """The name of an unknown size, "" where it is a product of several, or has to do with the rows."""
+    return dim.symbols[0] if dim.coef == 1 and dim.rows == 0 and len(dim.symbols) == 1 else ""
+
+
 def _sizes(kind: Kind) -> Rows:
     value, rank = kind.value, kind.rank
-    if value is None or rank is None or rank > 1 or any(d is None or d.symbols or d.rows > 1 for d in value):
+    if value is None or rank is None or rank > 1 or any(d is None or len(d.symbols) > 1 or d.rows > 1 for d in value):
         return Rows(reason=REASONS["size"])
     return Rows(sizes=tuple(d for d in value if d is not None), scalar=rank == 0)
 

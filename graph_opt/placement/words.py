@@ -48,27 +48,36 @@ class Nodes:
             _set(node, key, value)
         return self._add(node)
 
-    def reshape(self, tensor: str, dtype: tf.DType, shape: Sequence[int], name: str) -> str:
-        to = self.const(f"{name}/shape", shape)
-        return self.op("Reshape", name, [tensor, to], T=dtype, Tshape=tf.int32)
+    def reshape(self, tensor: str, dtype: tf.DType, shape: Sequence[int | str], name: str) -> str:
+        """shape: numbers, and names of int32 scalars."""
+        return self.op("Reshape", name, [tensor, self.vector(shape, f"{name}/shape")], T=dtype, Tshape=tf.int32)
+
+    def vector(self, values: Sequence[int | str], name: str) -> str:
+        """int32 vector of numbers and named scalars."""
+        if not any(isinstance(v, str) for v in values):
+            return self.const(name, values)
+        elements = [v if isinstance(v, str) else self.const(f"{name}/{k}", v) for k, v in enumerate(values)]
+        return self.op("Pack", name, elements, T=tf.int32, N=len(elements), axis=0)
 
     def bitcast(self, tensor: str, source: tf.DType, target: tf.DType, name: str) -> str:
         return self.op("Bitcast", name, [tensor], T=source, type=target)
 
-    def slice(self, tensor: str, dtype: tf.DType, begin: Sequence[int], size: Sequence[int], name: str) -> str:
-        ends = [self.const(f"{name}/begin", begin), self.const(f"{name}/size", size)]
+    def slice(
+        self, tensor: str, dtype: tf.DType, begin: Sequence[int | str], size: Sequence[int | str], name: str
+    ) -> str:
+        ends = [self.vector(begin, f"{name}/begin"), self.vector(size, f"{name}/size")]
         return self.op("Slice", name, [tensor, *ends], T=dtype, Index=tf.int32)
 
     def cast(self, tensor: str, source: tf.DType, target: tf.DType, name: str) -> str:
         return self.op("Cast", name, [tensor], SrcT=source, DstT=target, Truncate=False)
 
-    def from_words(self, words: str, columns: Sequence[int], dtype: tf.DType) -> str:
-        """[-1, *columns] from float32 words that lie row after row, in whatever shape."""
+    def from_words(self, words: str, columns: Sequence[int], dtype: tf.DType, lead: Sequence[int | str] = (-1,)) -> str:
+        """[*lead, *columns] from float32 words that lie row after row, in whatever shape."""
         if dtype == tf.float32:
-            return self.reshape(words, tf.float32, [-1, *columns], "rows")
+            return self.reshape(words, tf.float32, [*lead, *columns], "rows")
         if dtype.size >= WORD:
             more = [dtype.size // WORD] if dtype.size > WORD else []
-            shaped = self.reshape(words, tf.float32, [-1, *columns, *more], "rows")
+            shaped = self.reshape(words, tf.float32, [*lead, *columns, *more], "rows")
             return self.bitcast(shaped, tf.float32, dtype, "value")
         width, used = words_of(columns, dtype), math.prod(columns) * dtype.size
         shaped = self.reshape(words, tf.float32, [-1, width], "rows")
@@ -77,7 +86,7 @@ class Nodes:
         if used != width * WORD:
             flat = self.slice(flat, tf.int8, [0, 0], [-1, used], "bytes/used")
         more = [dtype.size] if dtype.size > 1 else []
-        shaped = self.reshape(flat, tf.int8, [-1, *columns, *more], "bytes/elements")
+        shaped = self.reshape(flat, tf.int8, [*lead, *columns, *more], "bytes/elements")
         if dtype == tf.bool:
             return self.cast(shaped, tf.int8, tf.bool, "value")
         return shaped if dtype == tf.int8 else self.bitcast(shaped, tf.int8, dtype, "value")
@@ -98,6 +107,11 @@ class Nodes:
             flat = self.op("Pad", "bytes/padded", [flat, fill], T=tf.int8, Tpaddings=tf.int32)
         shaped = self.reshape(flat, tf.int8, [-1, width, WORD], "bytes/words")
         return self.bitcast(shaped, tf.int8, tf.float32, "words")
+
+    def arithmetic(self, op: str, a: str, b: str | int, name: str) -> str:
+        """An operation on int32 scalars."""
+        other = self.const(f"{name}/by", b) if isinstance(b, int) else b
+        return self.op(op, name, [a, other], T=tf.int32)
 
     def size_of(self, tensor: str, dtype: tf.DType, axis: int, name: str) -> str:
         """int32 scalar: the size of one axis."""

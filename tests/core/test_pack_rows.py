@@ -69,6 +69,37 @@ def test_layout(case: tuple[list[np.ndarray], int]) -> None:
     assert got.tobytes() == want.tobytes()
 
 
+@settings(max_examples=60, deadline=None)
+@given(cases(), st.integers(0, 4), st.integers(1, 2), st.integers(0, 1 << 16))
+def test_open_tensors_count_as_rows_of_positions(
+    case: tuple[list[np.ndarray], int], positions: int, count: int, seed: int
+) -> None:
+    """[B, T, c] is laid out as [B * T, c]."""
+    tensors, by_rows = case
+    rng, rows = np.random.default_rng(seed), len(tensors[0])
+    opened = [rng.normal(size=(rows, positions, 3)).astype(np.float16 if k else np.float32) for k in range(count)]
+    every = [*tensors[:by_rows], *opened, *tensors[by_rows:]]
+    columns = [int(np.prod(t.shape[1:], dtype=int)) for t in every]
+    columns[by_rows : by_rows + count] = [3] * count
+    made = OPS.tfctr_pack_rows(
+        tensors=[tf.constant(t) for t in every], columns=columns, by_rows=by_rows + count, open=count, names=[]
+    ).numpy()
+    closed = reference(tensors, by_rows)
+    middle = [row_words(t.reshape(rows * positions, 3)) for t in opened]
+    begin = reference(tensors[:by_rows], by_rows).shape[0]
+    words = np.concatenate([w.reshape(-1) for w in middle])
+    assert made.shape[0] == closed.shape[0] + sum(w.shape[1] for w in middle) * positions
+    flat = made.reshape(-1)
+    assert flat[begin * rows : begin * rows + words.size].tobytes() == words.tobytes()
+    assert flat[begin * rows + words.size :].tobytes() == closed.reshape(-1)[begin * rows :].tobytes()
+
+
+def test_positions_that_disagree_are_an_error() -> None:
+    opened = [tf.ones([2, 3, 4]), tf.ones([2, 5, 4])]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a has 3 positions, b has 5"):
+        OPS.tfctr_pack_rows(tensors=opened, columns=[4, 4], by_rows=2, open=2, names=["a", "b"])
+
+
 def test_static_shape() -> None:
     with tf.Graph().as_default():
         x, y = (tf.compat.v1.placeholder(t, [None, 3]) for t in (tf.float16, tf.int64))

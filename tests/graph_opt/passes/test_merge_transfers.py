@@ -151,6 +151,57 @@ def test_sizes_are_read_off_what_crosses(tmp_path: Path) -> None:
     assert (to_dense.transfers, back.transfers) == (1, 1)
 
 
+def _history(work_dir: Path) -> GraphItem:
+    """Attention over a history of any length, int64 [B, T]: rows, a mask and half weights of T positions."""
+
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        clicks, target = placeholder(tf.int64, [None, None], "clicks"), placeholder(tf.int64, [None], "target")
+        found = tf.gather(tables["a"], clicks)
+        query = tf.matmul(tf.gather(tables["b"], target), weights(WIDTH, WIDTH))
+        scores = tf.squeeze(tf.matmul(found, query[:, :, tf.newaxis]), 2)
+        bias = tf.fill(tf.shape(clicks), 0.25)
+        masked = tf.where(tf.not_equal(clicks, 0), scores + bias, tf.zeros_like(scores))
+        pooled = tf.squeeze(tf.matmul(masked[:, tf.newaxis], found), 1)
+        return {"y": tf.matmul(pooled + query, weights(WIDTH, 1, 4)), "masked": masked}
+
+    arrays = {"a": table(ROWS, WIDTH, 1), "b": table(ROWS, WIDTH, 2)}
+    return graph_item(build, tables=arrays, work_dir=work_dir)
+
+
+def test_one_unknown_size_is_read_off_what_crosses(tmp_path: Path) -> None:
+    item = _history(tmp_path)
+    rng = np.random.default_rng(0)
+    feeds = [
+        {"clicks": rng.integers(0, 3, (rows, positions)), "target": rng.integers(0, ROWS, rows)}
+        for rows, positions in ((5, 7), (1, 1), (0, 4), (3, 0), (16, 20))
+    ]
+    before = placed(item)
+    with TwoDevices(before) as session:
+        assert crossed(session.run(feeds[0])[1])[0].transfers > 2
+    after = assert_rewrites(merge_transfers, before, feeds=feeds, options=OPTIONS)
+    to_dense, back = run_both(item, after, feeds)
+    assert (to_dense.transfers, back.transfers) == (1, 2)
+    outcome = apply(merge_transfers, before, OPTIONS)[1]
+    assert any("crosses by itself: the size of its axis 1 is not known" in r.reason for r in outcome.refused)
+    (packed,) = [t["packed"] for t in outcome.details["transfers"] if t["direction"] == "to the dense device"]
+    assert sorted(p["columns"] for p in packed) == [[-1], [-1, WIDTH], [WIDTH]]
+
+
+def test_of_two_unknown_sizes_one_crosses_by_itself(tmp_path: Path) -> None:
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        sums = [
+            tf.reduce_sum(tf.gather(tables["a"], placeholder(tf.int64, [None, None], name)) * 2.0, 1) for name in "ab"
+        ]
+        return {"y": tf.matmul(sums[0] + sums[1], weights(WIDTH, 1))}
+
+    item = graph_item(build, tables={"a": table(width=WIDTH)}, work_dir=tmp_path)
+    feeds = {"a": np.ones((3, 2), np.int64), "b": np.ones((3, 5), np.int64)}
+    before = placed(item)
+    outcome = assert_refused(merge_transfers, before, "the size of its axis 1 is not known", options=OPTIONS)
+    assert len(outcome.refused) >= 2
+    run_both(item, before, [feeds])
+
+
 def test_two_stages_cross_twice(tmp_path: Path) -> None:
     item = two_stages(tmp_path)
     feeds = [{"a": np.random.default_rng(n).integers(0, ROWS, n)} for n in (0, 1, 6)]
@@ -286,16 +337,16 @@ def test_a_tensor_that_crosses_alone_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_what_can_not_be_packed_crosses_by_itself(tmp_path: Path) -> None:
     def build(tables: Tables) -> dict[str, tf.Tensor]:
-        a, any_width = placeholder(tf.int64, [None], "a"), placeholder(tf.float32, [None, None], "any_width")
+        a, any_width = placeholder(tf.int64, [None], "a"), placeholder(tf.float32, [None, 2, None], "any_width")
         rate = placeholder(tf.float32, [], "rate")
-        found = tf.gather(tables["a"], a) * rate + tf.reduce_sum(any_width, 1, keepdims=True)
+        found = tf.gather(tables["a"], a) * rate + tf.reduce_sum(any_width, [1, 2])[:, tf.newaxis]
         kernel = tables["b"]  # a dense variable that is a file
         return {"y": tf.matmul(tf.concat([found, found], 1), kernel), "z": tf.matmul(found, weights(WIDTH, 1))}
 
     arrays = {"a": table(width=WIDTH), "b": table(2 * WIDTH, 3)}
     item = graph_item(build, tables=arrays, work_dir=tmp_path)
     feeds = {
-        "a": np.array([1, 2, 3]), "any_width": np.ones((3, 2), np.float32), "rate": np.float32(0.5)
+        "a": np.array([1, 2, 3]), "any_width": np.ones((3, 2, 2), np.float32), "rate": np.float32(0.5)
     }  # fmt: skip
     after, outcome = apply(merge_transfers, placed(item), OPTIONS)
     reasons = {r.what: r.reason for r in outcome.refused}
