@@ -194,5 +194,8 @@ def _print_files(console: rich.console.Console, manifest: Mapping[str, Any]) -> 
     console.print()
     table = common.table("Tables and vocabularies", "name", "kind", "dtype", "shape", "size", right=("size",))
     for entry in files:
-        table.add_row(entry["name"], entry["kind"], entry["dtype"], _shape(entry["shape"]), size_words(entry["bytes"]))
+        narrow = entry.get("stands_for")
+        dtype = f"{narrow['dtype']} as {entry['storage']}" if narrow else entry["dtype"]
+        shape = _shape((narrow or entry)["shape"])
+        table.add_row(entry["name"], entry["kind"], dtype, shape, size_words(entry["bytes"]))
     console.print(table)
