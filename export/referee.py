@@ -95,14 +95,13 @@ def _compare(name: str, got: np.ndarray, value: np.ndarray, what: str) -> float:
                 f"{what}: {different} of {value.size} elements of output {name} differ from TensorFlow's"
             )
         return 0.0
-    difference = np.abs(got.astype(np.float64) - value)
-    difference[(np.isnan(got) & np.isnan(value)) | (got == value)] = 0
-    bad = ~(difference <= ATOL + RTOL * np.abs(value.astype(np.float64)))
+    same = (np.isnan(got) & np.isnan(value)) | (got == value)  # infinities too
+    difference = np.where(same, 0.0, np.abs(got.astype(np.float64) - value))
+    bad = ~(same | (difference <= ATOL + RTOL * np.abs(value.astype(np.float64))))
     if bad.any():
-        worst = float(np.max(difference[bad]))
-        raise CannotExport(
-            f"{what}: {int(bad.sum())} of {value.size} numbers of output {name} differ, by up to {worst:.3g}"
-        )
+        nans = int((np.isnan(got) != np.isnan(value)).sum())
+        by = f"{nans} are NaN on one side only" if nans else f"by up to {np.max(difference[bad]):.3g}"
+        raise CannotExport(f"{what}: {int(bad.sum())} of {value.size} numbers of output {name} differ, {by}")
     return float(np.max(difference, initial=0.0))
 
 

@@ -1,6 +1,7 @@
 """Squeeze and Unsqueeze with an empty list of axes, which tf2onnx leaves behind where it takes an einsum apart.
 
-ONNX Runtime reads the empty list as "none", OpenVINO as "all of size 1" (and its import fails): the nodes go.
+The converter means "none", and so ONNX Runtime reads an Unsqueeze; a Squeeze it reads as "all of size 1", and OpenVINO
+reads both otherwise (its import fails). The nodes go; the referee's batch of one row shows whether none was meant.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ def drop_empty_axes(model: onnx.ModelProto) -> int:
         for node in graph.node
         if node.op_type in ("Squeeze", "Unsqueeze") and len(node.input) > 1 and _is_empty(values.get(node.input[1]))
     }
+    dropped = len(gone)
     outputs = {one.name for one in graph.output}
     kept = []
     for node in graph.node:
@@ -31,7 +33,7 @@ def drop_empty_axes(model: onnx.ModelProto) -> int:
         kept.append(node)
     replace_nodes(graph, kept)
     rename_tensors(graph, {name: _origin(name, gone) for name in gone})
-    return len(gone)
+    return dropped
 
 
 def _is_empty(value: object) -> bool:
