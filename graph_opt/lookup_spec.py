@@ -61,9 +61,11 @@ STORAGES = ("float16", "bfloat16", "int8")
 #   select_out_of_range:LO;HI;C   (v < LO or v >= HI) ? C : v
 #   prune_negative        drops values < 0
 #   prune_equal:TEXT      drops values equal to TEXT (raw value, number or string): '' or -1 of feature columns
+#   select_equal:C;TEXT   the raw value, before all steps, equals TEXT ? C : v (mask_token, padding)
 STEP_KINDS = (
     "cast", "mod", "mul", "add", "divide", "addcol", "wrap_negative", "as_string", "hash_fast", "hash_strong",
     "bucketize", "vocab", "vocab_oov", "select_negative", "select_out_of_range", "prune_negative", "prune_equal",
+    "select_equal",
 )  # fmt: skip
 
 

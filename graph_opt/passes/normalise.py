@@ -4,10 +4,13 @@ effects.
 Under ``tf.function`` every output waits (through NoOps) for every read of a variable. Those waits keep dead lookups
 alive and hide the data flow. A control edge stays where its source, or something the source needs, has an effect:
 writes, asserts, prints, random numbers, reads of state that serving writes.
+
+A table that is cast as a whole and then read by rows is read by rows first: the same numbers, without a second table.
 """
 
 from __future__ import annotations
 
+import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import op_def_registry
 
@@ -42,11 +45,12 @@ def normalise(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     view = GraphView(item.graph_def)
     edges = _drop_control(item, view)
     identities = _drop_identities(item, view)
+    casts = _gather_before_casts(item, view)
     nodes = prune(item)
-    return PassOutcome(
-        fired=edges + identities,
-        notes=(f"{edges} control edges and {identities} identities that say nothing; {nodes} nodes behind them",),
-    )
+    notes = [f"{edges} control edges and {identities} identities that say nothing; {nodes} nodes behind them"]
+    if casts:
+        notes.append(f"{casts} gathers read the table and cast rows, instead of casting the table")
+    return PassOutcome(fired=edges + identities + casts, notes=tuple(notes))
 
 
 def _drop_control(item: GraphItem, view: GraphView) -> int:
@@ -108,6 +112,44 @@ def _drop_identities(item: GraphItem, view: GraphView) -> int:
         gone.append(node.name)
     view.remove(gone)
     return len(gone)
+
+
+def _gather_before_casts(item: GraphItem, view: GraphView) -> int:
+    """``Gather(Cast(table), ids)`` becomes ``Cast(Gather(table, ids))``."""
+    keep = item.keep()
+    moved = 0
+    for node in list(view):
+        if node.op not in ("GatherV2", "Gather") or node.name in keep or not _selects_rows(view, node):
+            continue
+        cast = view.producer(view.inputs(node)[0])
+        if cast.op != "Cast" or view.control_inputs(cast) or view.control_consumers(node.name):
+            continue
+        if view.producer(view.inputs(cast)[0]).op != "TfctrTable":
+            continue
+        rows = node_def_pb2.NodeDef()
+        rows.CopyFrom(node)
+        rows.name = view.unique_name(f"{node.name}/rows")
+        rows.input[0] = cast.input[0]
+        rows.attr["Tparams"].type = cast.attr["SrcT"].type
+        view.add(rows)
+        after = node_def_pb2.NodeDef(name=view.unique_name(f"{node.name}/cast"), op="Cast", input=[rows.name])
+        for name in ("SrcT", "DstT", "Truncate"):
+            after.attr[name].CopyFrom(cast.attr[name])
+        view.add(after)
+        view.replace_tensor(canonical(node.name), after.name)
+        view.remove([node.name])
+        moved += 1
+    return moved
+
+
+def _selects_rows(view: GraphView, node: node_def_pb2.NodeDef) -> bool:
+    """True for a gather along axis 0 without batch dimensions."""
+    if node.attr["batch_dims"].i:
+        return False
+    if node.op == "Gather":
+        return True
+    axis = view.producer(view.inputs(node)[2])
+    return axis.op == "Const" and tf.make_ndarray(axis.attr["value"].tensor).tolist() == 0
 
 
 def _is_ref(view: GraphView, tensor: str) -> bool:

@@ -94,6 +94,7 @@ def _candidates(
     rows = {0, 1, 2, spec.table_rows - 1, spec.table_rows, spec.table_rows + 3, -1, -2, spec.table_rows // 2}
     rows |= {int(r) for r in rng.integers(0, spec.table_rows, 24)}
     extra: list[object] = [parse_raw(s.args[0], dtype) for s in steps if s.kind == "prune_equal"]
+    extra += [parse_raw(s.args[1], dtype) for s in steps if s.kind == "select_equal"]
     if spec.mask_value is not None:
         extra.append(parse_raw(spec.mask_value, dtype))
     values: list[object] = [*_invert(steps, [*rows], dtype, vocabularies, rng), *extra]
@@ -164,7 +165,7 @@ def _before(
         return [*numbers, low - 1, low, high - 1, high]
     if kind == "prune_negative":
         return [*numbers, -1, -2, -1000]
-    return [*numbers]  # cast, select_negative, prune_equal
+    return [*numbers]  # cast, select_negative, prune_equal, select_equal
 
 
 def _around(boundaries: Sequence[float]) -> list[object]:

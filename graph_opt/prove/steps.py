@@ -46,13 +46,15 @@ def run_steps(steps: Sequence[Step], raw: np.ndarray, vocabularies: Mapping[int,
                 dropped |= values < 0
             elif step.kind == "prune_equal":
                 dropped |= values == parse_raw(step.args[0], values.dtype)
+            elif step.kind == "select_equal":
+                values = np.where(raw == parse_raw(step.args[1], raw.dtype), int(step.args[0]), values)
             else:
                 values = _apply(step, values, vocabularies)
     return StepResult(values, dropped)
 
 
 def parse_raw(text: str, dtype: np.dtype) -> object:
-    """A raw value written as text (``prune_equal``, ``mask_value``) in the dtype of the id source."""
+    """A raw value written as text (``prune_equal``, ``select_equal``, ``mask_value``) in the dtype of the id source."""
     if dtype == np.object_:
         return text.encode("utf-8", "surrogateescape")
     if np.issubdtype(dtype, np.floating):

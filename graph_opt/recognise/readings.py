@@ -92,6 +92,8 @@ def _steps(found: Found, cut: Cut) -> tuple[tuple[Step, ...] | None, bool]:
                 return None, False
             prunes.append((len(cond.steps) - cut.steps, step))
     steps = list(ids.steps[cut.steps :])
+    if cut.steps and any(s.kind == "select_equal" for s in steps):
+        return None, False  # it compares what lies before the cut
     for position, _, step in sorted(((p, k, s) for k, (p, s) in enumerate(prunes)), key=lambda e: e[:2], reverse=True):
         steps.insert(position, step)
     return tuple(steps), prune_weights

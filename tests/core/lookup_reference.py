@@ -38,6 +38,8 @@ def apply_steps(values: np.ndarray, steps: tuple[Step, ...], columns: np.ndarray
             ids = np.where(ids < 0, numbers[0], ids)
         elif step.kind == "select_out_of_range":
             ids = np.where((ids < numbers[0]) | (ids >= numbers[1]), numbers[2], ids)
+        elif step.kind == "select_equal":
+            ids = np.where(values == numbers[1], numbers[0], ids)
         elif step.kind == "prune_negative":
             kept &= ids >= 0
         elif step.kind == "prune_equal":

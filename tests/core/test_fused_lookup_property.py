@@ -96,6 +96,7 @@ def _options(draw: st.DrawFn, fields: dict[str, Any], inputs: dict[str, np.ndarr
         st.sampled_from([
             (), ("prune_negative",), ("prune_negative",), ("wrap_negative", ROWS), ("mod", ROWS),
             ("select_negative", 3), ("select_out_of_range", 0, ROWS, 2), ("prune_equal", 5),
+            ("select_equal", 4, -1),
         ])
     )  # fmt: skip
     prunes = steps and steps[0].startswith("prune")

@@ -77,6 +77,8 @@ def arithmetic(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     chain = chain_of(walk, left)
     if chain is None:
         return None
+    if node.op == "Mul" and isinstance(right, Test) and right.number:  # ids * (x != padding)
+        return _masked(walk, right, chain, "ne", 0)
     number = integer(walk, right)
     if number is not None:
         if node.op == "Mul":
@@ -140,9 +142,32 @@ def selections(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     if found is not None:
         return found
     chain = chain_of(walk, no)
+    masked = None if chain is None else _masked(walk, test, chain, "eq", integer(walk, yes))
+    if masked is not None:
+        return masked
     if chain is None or any((c.base, c.steps, c.tokens) != (chain.base, chain.steps, chain.tokens) for c in test.conds):
         return _swapped_wrap(walk, test, yes, no)
     return _replaced(walk, test, chain, yes)
+
+
+def _masked(walk: Walk, test: Test, chain: PerValue, kind: str, number: int | None) -> Value | None:
+    """``chain`` with the elements whose raw value is a certain one replaced by ``number`` (mask tokens)."""
+    cond = next(iter(test.conds))
+    if len(test.conds) != 1 or cond.kind != kind or number is None or cond.limit is None:
+        return None
+    text = str(cond.limit)
+    # The text of an integer is compared as the integer that it is.
+    raw = not cond.steps or ([s.kind for s in cond.steps] == ["as_string"] and text == _canonical(text))
+    if not raw or (cond.base, cond.tokens) != (chain.base, chain.tokens):
+        return None
+    return with_step(chain, Step("select_equal", (str(number), text)))
+
+
+def _canonical(text: str) -> str | None:
+    try:
+        return str(int(text))
+    except ValueError:
+        return None
 
 
 def _replaced(walk: Walk, test: Test, chain: PerValue, yes: Value) -> Value | None:

@@ -93,6 +93,27 @@ def wrapped_the_other_way_round(m: Inputs) -> tf.Tensor:
     return m.gather(tf.where(x >= 0, x, x + ROWS))
 
 
+@case("dense none count hash_fast:49 add:1 select_equal:0;n1")
+def mask_token(m: Inputs) -> tf.Tensor:
+    x = m.input("x", [None], tf.string)
+    return m.gather(
+        tf.where(tf.equal(x, "n1"), tf.constant(0, tf.int64), tf.strings.to_hash_bucket_fast(x, ROWS - 1) + 1)
+    )
+
+
+@case("dense none count as_string hash_fast:49 add:1 select_equal:0;0")
+def mask_of_zero_by_product(m: Inputs) -> tf.Tensor:
+    x = tf.strings.as_string(m.input("x", [None]))
+    mask = tf.cast(tf.not_equal(x, "0"), tf.int64)
+    return m.gather((tf.strings.to_hash_bucket_fast(x, ROWS - 1) + 1) * mask)
+
+
+@case("dense none count mod:50 select_equal:3;7")
+def one_id_replaced(m: Inputs) -> tf.Tensor:
+    x = m.input("x", [None])
+    return m.gather(tf.where(tf.not_equal(x, 7), x % ROWS, 3))
+
+
 @case("dense none count cast:int32")
 def float_ids(m: Inputs) -> tf.Tensor:
     return m.gather(tf.cast(m.input("x", [None, 1], tf.float32), tf.int32))

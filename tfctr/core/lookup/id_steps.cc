@@ -409,6 +409,11 @@ Status IdBlock::RunStep(const Step& step, int64_t last_dim, const StepContext& c
     case StepKind::kPruneEqual:
       PruneEqual(step.value);
       break;
+    case StepKind::kSelectEqual:
+      for (int64_t k = 0; k < size_; ++k) {
+        if (EqualsAt(*raw_, source(k), step.value)) ids_[k] = c;
+      }
+      break;
   }
   return Status::Ok();
 }

@@ -65,6 +65,7 @@ constexpr std::initializer_list<std::pair<const char*, StepKind>> kStepNames = {
     {"select_out_of_range", StepKind::kSelectOutOfRange},
     {"prune_negative", StepKind::kPruneNegative},
     {"prune_equal", StepKind::kPruneEqual},
+    {"select_equal", StepKind::kSelectEqual},
 };
 
 // Number of integer arguments; -1: any positive number; -2: arguments are no integers.
@@ -92,6 +93,7 @@ int StepArity(StepKind kind) {
     case StepKind::kHashStrong:
     case StepKind::kBucketize:
     case StepKind::kPruneEqual:
+    case StepKind::kSelectEqual:
       return -2;
   }
   return -2;
@@ -148,6 +150,13 @@ std::string ParseStepArgs(const std::vector<std::string>& args, Step* step) {
       if (args.size() > 1) return "takes one value";
       step->value = MakeTextValue(args.empty() ? "" : args[0]);
       break;
+    case StepKind::kSelectEqual: {
+      int64_t number;
+      if (args.empty() || args.size() > 2 || !ParseInt(args[0], &number)) return "takes a number and one value";
+      step->ints = {number};
+      step->value = MakeTextValue(args.size() > 1 ? args[1] : "");
+      break;
+    }
     default:
       break;
   }

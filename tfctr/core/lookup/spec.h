@@ -44,6 +44,7 @@ enum class StepKind {
   kSelectOutOfRange,
   kPruneNegative,
   kPruneEqual,
+  kSelectEqual,
 };
 
 // A scalar in text, to be compared with raw values of any type.
@@ -59,7 +60,7 @@ struct Step {
   std::vector<float> floats;      // bucketize
   uint64_t key[2] = {0, 0};       // hash_strong
   DType dtype = DType::kInvalid;  // cast: the target
-  TextValue value;                // prune_equal
+  TextValue value;                // prune_equal, select_equal
 };
 
 // Where an input comes from: args[index], or the index-th packed input.

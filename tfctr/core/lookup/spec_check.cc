@@ -67,6 +67,11 @@ std::string CheckSteps(const LookupSpec& spec) {
       case StepKind::kPruneEqual:
         if (!type.is_string && !step.value.number) return "prune_equal: '" + step.value.text + "' is no number";
         break;
+      case StepKind::kSelectEqual:
+        if (!IsInteger(type)) return got;
+        if (!spec.ids_type.is_string && !step.value.number)
+          return "select_equal: '" + step.value.text + "' is no number";
+        break;
       default:
         if (!IsInteger(type)) return got;
     }
