@@ -116,11 +116,16 @@ def to_fp16(model: onnx.ModelProto, options: Fp16Options | None = None) -> Fp16M
     options = options or Fp16Options()
     check_weights(model)
     graph = read_graph(model)
-    for name in options.clamped:
+    check_clamped(graph, options.clamped)
+    return _Writer(graph, IslandFinder(graph, options.islands), options).written()
+
+
+def check_clamped(graph: Graph, names: Collection[str]) -> None:
+    """Raises UsageError: a name that is no float input of the tower."""
+    for name in names:
         if name not in graph.inputs or not graph.is_float(name):
             floats = ", ".join(n for n in graph.inputs if graph.is_float(n)) or "none"
             raise UsageError(f"clamped input {name!r}: the tower's float inputs are {floats}")
-    return _Writer(graph, IslandFinder(graph, options.islands), options).written()
 
 
 class _Writer:

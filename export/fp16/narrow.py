@@ -21,7 +21,7 @@ import numpy.typing as npt
 import onnx
 
 from export.fp16.calibrate import DEFAULT_MARGIN, Calibration, calibrate
-from export.fp16.convert import DEFAULT_CLAMP, Fp16Model, Fp16Options, to_fp16
+from export.fp16.convert import DEFAULT_CLAMP, Fp16Model, Fp16Options, check_clamped, to_fp16
 from export.fp16.graph import MOVERS, Array, check_weights, read_graph
 from export.fp16.half_eval import HalfEvaluator
 from export.fp16.islands import MASK_SIZE, IslandFinder
@@ -169,6 +169,7 @@ class _Narrowing:
         self.model, self.options = model, options
         self.labels, self.label_output = labels, label_output
         self.graph = read_graph(model)
+        check_clamped(self.graph, options.clamped)
         self.wide = HalfEvaluator(self.graph.as_model())
         self.masks = tuple(name for name in options.clamped if _peak(batches, name) > MASK_SIZE)
         self.clamped = tuple(name for name in options.clamped if name not in self.masks)
@@ -305,9 +306,6 @@ def _peak(batches: Sequence[Batch], name: str) -> float:
 
 
 def _rows_beyond(batches: Sequence[Batch], name: str, limit: float) -> float:
-    rows = beyond = 0
-    for batch in batches:
-        value = np.abs(np.asarray(batch[name]))
-        rows += value.shape[0] if value.ndim else 1
-        beyond += int(np.sum(value.reshape(value.shape[0] if value.ndim else 1, -1).max(axis=1, initial=0.0) > limit))
-    return beyond / rows if rows else 0.0
+    peaks = [np.abs(np.atleast_1d(batch[name])) for batch in batches]
+    rows = np.concatenate([peak.max(axis=tuple(range(1, peak.ndim)), initial=0.0) for peak in peaks])
+    return float(np.mean(rows > limit)) if rows.size else 0.0
