@@ -195,6 +195,11 @@ def test_a_bundle_placed_for_a_gpu(models: dict[str, Path], name: str, tmp_path:
         want = stock.predict(request)
         for key, value in session.predict(request).items():
             np.testing.assert_allclose(value, want[key], 1e-5, 1e-6)
+        # With 400 rows there is room for more users behind them than there are.
+        for rows, users in ((20, 1), (400, 1), (400, 3)):
+            split, repeated = users_request(name, rows, users, session.row_to_user or "")
+            for key, value in session.predict(split).items():
+                np.testing.assert_allclose(value, stock.predict(repeated)[key], 1e-5, 1e-6)
         fell = session.describe()["devices"]["fell_back"]
         assert [entry["device"] for entry in fell] == ["/device:GPU:0"]
     function = tf.saved_model.load(str(report.path)).signatures[SIGNATURE]
