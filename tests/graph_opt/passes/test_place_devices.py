@@ -146,15 +146,17 @@ def test_devices_of_the_model_stay_unless_forced(tmp_path: Path) -> None:
 
 def test_what_has_no_gpu_kernel_stays_and_is_named(tmp_path: Path) -> None:
     def build(tables: Tables) -> dict[str, tf.Tensor]:
-        h = tf.gather(tables["a"], placeholder(tf.int64, [None], "a"))
-        low = tf.raw_ops.Unique(x=tf.reshape(tf.matmul(h, weights(WIDTH, 2)), [-1]))[0]
-        odd = tf.raw_ops.RaggedRange(starts=[0.0], limits=tf.reduce_max(h, keepdims=True)[0], deltas=[1.0])
-        return {"low": low * 2.0, "odd": odd[1], "median": tf.raw_ops.Digamma(x=tf.matmul(h, weights(WIDTH, 2)))}
+        h = tf.matmul(tf.gather(tables["a"], placeholder(tf.int64, [None], "a")), weights(WIDTH, 4))
+        return {"y": tf.sigmoid(tf.raw_ops.NthElement(input=h, n=2))}
 
     item = graph_item(build, tables={"a": table(width=WIDTH)}, work_dir=tmp_path)
     after, outcome = apply(place_devices, item, GPU)
-    assert {"RaggedRange"} <= {n.op for n in after.graph_def.node if n.device == "/device:CPU:0"}
-    assert outcome.details["placement"]["dense"] == "/device:GPU:0"
+    devices = {n.op: n.device for n in after.graph_def.node}
+    assert [devices[op] for op in ("NthElement", "MatMul", "Sigmoid")] == [
+        "/device:CPU:0", "/device:GPU:0", "/device:GPU:0"
+    ]  # fmt: skip
+    assert list(outcome.details["placement"]["no_kernel"].values()) == ["NthElement"]
+    assert "no GPU kernel of NthElement for its types; it stays on the sparse device" in outcome.refused[0].reason
     feeds = {"a": np.array([2, 4, 1])}
     assert_same(run_item(after, feeds), run_item(item, feeds))  # no GPU here: soft placement
 
