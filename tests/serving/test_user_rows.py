@@ -213,3 +213,19 @@ def test_weights_of_a_plain_model_follow_their_feature(tmp_path):
     with tfctr.ServingSession(tmp_path / "m", features=features, user_features=["s"]) as session:
         got = session.predict({"s": [[2, 3]], "w": np.float32([0.5, 2]), "item": [10, 20, 30]})
         assert got["score"].tolist() == [17.0, 27.0, 37.0]
+
+
+def test_a_model_with_an_input_of_that_name_keeps_it(tmp_path):
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as made:
+        inputs = {name: v1.placeholder(tf.int64, [None]) for name in ("row_to_user", "u")}
+        signature = v1.saved_model.predict_signature_def(inputs, {"sum": inputs["row_to_user"] + 10 * inputs["u"]})
+        builder = v1.saved_model.Builder(str(tmp_path / "m"))
+        builder.add_meta_graph_and_variables(made, ["serve"], {"serving_default": signature})
+        builder.save()
+    with tfctr.ServingSession(tmp_path / "m", user_features=["u"]) as session:
+        assert session.row_to_user == "row_to_user_1"
+        got = session.predict({"row_to_user": [7, 8, 9], "u": [1, 2], "row_to_user_1": [1, 0, 1]})
+        assert got["sum"].tolist() == [27, 18, 29]
+    with pytest.raises(UsageError, match="closed"):
+        session.describe()
