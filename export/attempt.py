@@ -102,6 +102,8 @@ class _Try:
             exported, verdict = self._export(avoid)
         except CannotExport as error:
             return self._failed(str(error), error.node)
+        except ImportError as error:
+            return self._failed(f"{error.name} is not installed (pip install 'tfctr[export]')", "")
         except Exception as error:  # whatever a library raises: the model is served by TensorFlow all the same
             return self._failed(f"the export failed: {type(error).__name__}: {error}"[:400], "")
         return Attempt(

@@ -66,9 +66,9 @@ def check_contents(wheel: Path) -> None:
     assert any(name.startswith("tfctr/core/_native.cpython-311") for name in names)
     assert "tfctr/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert "graph_opt/pipeline.py" in names
+    assert "graph_opt/pipeline.py" in names and "export/cut.py" in names
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"tfctr", "graph_opt"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"tfctr", "graph_opt", "export"}
     assert [name for name in names if name.endswith((".cc", ".h", ".pyc"))] == []
 
 

@@ -20,7 +20,7 @@ from tfctr.core import library
 from tfctr.errors import TfctrError
 from tfctr.version import __version__
 
-COMMANDS = ("convert", "inspect", "verify", "predict", "bench", "bisect", "passes", "doctor")
+COMMANDS = ("convert", "inspect", "verify", "predict", "bench", "bisect", "passes", "export-onnx", "doctor")
 
 EXIT_CODES = """\
 exit codes:
@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_debug(parser, default=False)
     subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:
-        module = importlib.import_module(f"tfctr.cli.{name}")
+        module = importlib.import_module(f"tfctr.cli.{name.replace('-', '_')}")
         module.add_parser(subparsers)
         _finish(subparsers.choices[name], module)
     return parser
