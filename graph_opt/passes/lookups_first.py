@@ -82,9 +82,12 @@ def _hold(
     inside = {n for region in regions(view, list(view)) for n in region}
     held: dict[str, list[str]] = {}
     left: list[Refused] = []
+    above = {lookup: view.ancestors([lookup]) for lookup in first}  # checks of the ids, which the lookup waits for
     for name in _starts(view, sides):
         before = view.ancestors([name])
-        missing = [n for n in first if n not in before and by_signature[n] & by_signature[name]]
+        missing = [
+            n for n in first if n not in before and name not in above[n] and by_signature[n] & by_signature[name]
+        ]
         if missing and name in inside:
             reason = REASONS["control_flow"]
             left.append(Refused(what=f"node {name}", reason=reason, nodes=(name,)))

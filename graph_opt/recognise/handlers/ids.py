@@ -7,7 +7,7 @@ import dataclasses
 from graph_opt.lookup_spec import Step
 from graph_opt.recognise.engine import NodeDef, Walk, handles, with_step
 from graph_opt.recognise.handlers.shapes import is_zero, plain_base
-from graph_opt.recognise.values import Opaque, PerValue, Test, UniqueIndex, Value
+from graph_opt.recognise.values import Ones, Opaque, PerValue, Test, UniqueIndex, Value
 
 _INTEGERS = ("int32", "int64", "uint32", "uint64")
 _CASTABLE = (*_INTEGERS, "int8", "int16", "uint8", "uint16")
@@ -79,7 +79,7 @@ def arithmetic(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
         return None
     if node.op == "Mul" and isinstance(right, Test) and right.number:  # ids * (x != padding)
         return _masked(walk, right, chain, "ne", 0)
-    number = integer(walk, right)
+    number = 1 if isinstance(right, Ones) else integer(walk, right)
     if number is not None:
         if node.op == "Mul":
             return with_step(chain, Step("mul", (str(number),)))
@@ -142,7 +142,9 @@ def selections(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
     if found is not None:
         return found
     chain = chain_of(walk, no)
-    masked = None if chain is None else _masked(walk, test, chain, "eq", integer(walk, yes))
+    masked = (
+        None if chain is None else _masked(walk, test, chain, "eq", 0 if is_zero(walk, yes) else integer(walk, yes))
+    )
     if masked is not None:
         return masked
     if chain is None or any((c.base, c.steps, c.tokens) != (chain.base, chain.steps, chain.tokens) for c in test.conds):
@@ -189,14 +191,20 @@ def _replaced(walk: Walk, test: Test, chain: PerValue, yes: Value) -> Value | No
 
 
 def _vocabulary_with_buckets(walk: Walk, test: Test, yes: Value, no: Value) -> Value | None:
-    """``id != default ? id : offset + hash(key)``: a vocabulary whose absent keys go to hash buckets."""
+    """``id != default ? id : offset + hash(key)``: a vocabulary whose absent keys go to hash buckets. A mask token that
+    was replaced in between stays replaced.
+    """
     cond = next(iter(test.conds))
     if len(test.conds) != 1 or cond.kind not in ("ne", "eq"):
         return None
     looked_up, hashed = (yes, no) if cond.kind == "ne" else (no, yes)
     if not isinstance(looked_up, PerValue) or not isinstance(hashed, PerValue) or not looked_up.steps:
         return None
-    *before, find = looked_up.steps
+    steps = list(looked_up.steps)
+    masks: list[Step] = []
+    while len(steps) > 1 and steps[-1].kind == "select_equal" and steps[-1].args[0] != str(cond.limit):
+        masks.insert(0, steps.pop())
+    *before, find = steps
     if (
         find.kind != "vocab"
         or find.args[1] != str(cond.limit)
@@ -215,7 +223,7 @@ def _vocabulary_with_buckets(walk: Walk, test: Test, yes: Value, no: Value) -> V
         return None
     step = Step("vocab_oov", (find.args[0], offset, rest[0].args[0]))
     cuts = tuple(c for c in looked_up.cuts if c.steps <= len(before))
-    return dataclasses.replace(looked_up, steps=(*before, step), cuts=cuts)
+    return dataclasses.replace(looked_up, steps=(*before, step, *masks), cuts=cuts)
 
 
 def _swapped_wrap(walk: Walk, test: Test, yes: Value, no: Value) -> Value | None:
