@@ -1,6 +1,7 @@
 """The TensorRT library of this machine: which one, which version, and which GPUs it can build plans for.
 
-`tensorrt_rtx` builds for a list of GPU generations on any machine. `tensorrt` builds for the GPU of the machine that it
+`tensorrt_rtx` builds for a list of GPU generations on any machine; sm75 takes no FP32 matrix product, so neither an
+FP32 tower nor one with such islands. `tensorrt` builds for the GPU of the machine that it
 runs on; that part is not yet run on a GPU.
 """
 
