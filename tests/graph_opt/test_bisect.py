@@ -21,6 +21,7 @@ from graph_opt import pipeline
 from graph_opt.bisect import narrow
 from graph_opt.bisect.speed import paired_ratio
 from graph_opt.candidates import Proof
+from graph_opt.lookup_spec import LookupSpec, Step
 from graph_opt.passes import fuse_lookups
 from graph_opt.prove import prove_all
 from graph_opt.view import GraphView
@@ -187,6 +188,38 @@ def test_a_lookup_fused_wrongly_is_found_among_the_others(
     assert len(found.rewrites) == 1
     assert found.reproduction == tmp_path / "repro"
     assert (tmp_path / "repro" / "bundle" / "saved_model.pb").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    ["b_ragged_w", "e_vocab_file", "f_densefeatures_example", "h_part_mod_res", "i_deepctr_din", "m_mutable_table"],
+)
+def test_a_lookup_of_any_kind_is_cut_out(name: str, zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ragged, vocabularies from files, serialized Examples, partitioned tables, TF1 models, mutable state beside it."""
+    changed: list[str] = []
+
+    def wrong(spec: LookupSpec) -> LookupSpec:
+        changed.append(spec.name)
+        if spec.combiner == "none":
+            return dataclasses.replace(spec, steps=(*spec.steps, Step("add", ("1",))))
+        return dataclasses.replace(spec, combiner="mean" if spec.combiner == "sum" else "sum")
+
+    def trusting(item: GraphItem, candidates: Any) -> list[Proof]:
+        proofs = prove_all(item, candidates)
+        first = next((p.spec.name for p in proofs if p.spec is not None), "")
+        target = changed[0] if changed else first
+        return [
+            dataclasses.replace(p, spec=wrong(p.spec)) if p.spec is not None and p.spec.name == target else p
+            for p in proofs
+        ]
+
+    monkeypatch.setattr(fuse_lookups, "prove_all", trusting)
+    model = zoo(name).path
+    found = tfctr.bisect(model, inputs_of(model), out=tmp_path / "repro")
+    assert (found.culprit, found.lookups) == ("fuse_lookups", (changed[0],))
+    assert json.loads((tmp_path / "repro" / "findings.json").read_text())["reproduces"]["what"].startswith("the lookup")
+    assert run_script(tmp_path / "repro")[0] == 3
 
 
 def test_one_of_several_rewrites_is_named(model: Path) -> None:
