@@ -16,7 +16,8 @@ import time
 from typing import Any
 
 from examples.models.towers import TOWERS, dense_tower, tower_inputs
-from export.fp16.narrow import NarrowOptions, embedding_inputs, narrow_tower
+from export.fp16.inputs import embedding_inputs
+from export.fp16.narrow import NarrowOptions, narrow_tower
 from export.onnx.exporter import to_onnx
 from export.tensorrt.build import build
 from export.tensorrt.library import load, parse_targets

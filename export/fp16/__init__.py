@@ -1,5 +1,6 @@
 """FP32 ONNX tower -> FP16 tower that passes the accuracy gate. ``narrow.narrow_tower`` is the way in.
 
+inputs     which inputs are embeddings
 graph      the tower, sorted and typed
 islands    which nodes stay FP32, by structure
 convert    the strongly typed FP16 graph

@@ -25,7 +25,6 @@ from export.fp16.convert import DEFAULT_CLAMP, Fp16Model, Fp16Options, check_cla
 from export.fp16.graph import MOVERS, Array, check_weights, read_graph
 from export.fp16.half_eval import HalfEvaluator
 from export.fp16.islands import MASK_SIZE, IslandFinder
-from export.tower import Tower
 from graph_opt.gate import ENGINE_LIMITS, GateLimits, GateResult, judge
 from tfctr.errors import InputError
 
@@ -112,9 +111,11 @@ class Narrowed:
             tried = [s for s in self.steps if s.gate is not None]
             last = f": {tried[-1].gate.text}" if tried and tried[-1].gate is not None else ""
             return f"FP32: {self.steps[-1].what}{last}"
+        weights = self.fp16.weights
         return (
             f"FP16, {len(self.fp16.islands)} of {len(self.fp16.model.graph.node)} nodes in FP32, "
             f"{self.fp16.casts} casts; {self.gate.text}; {self.clamp.text}"
+            + (f"; {weights.text}" if weights.clipped or weights.vanished else "")
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -128,11 +129,6 @@ class Narrowed:
             "calibration": self.calibration.to_json(),
             "steps": [step.to_json() for step in self.steps],
         }
-
-
-def embedding_inputs(tower: Tower) -> tuple[str, ...]:
-    """The inputs that a clamp is for: floats from the lookups, of item or user rows. Dense inputs keep their values."""
-    return tuple(one.name for one in tower.inputs if one.side in ("item", "user") and one.dtype == "float32")
 
 
 def narrow_tower(

@@ -111,7 +111,9 @@ def _build_one(
 ) -> bytes:
     trt = library.module
     builder = trt.Builder(log)
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    # From TensorRT 11 on every network is strongly typed and the flag says nothing; it may go.
+    typed = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    network = builder.create_network(0 if typed is None else 1 << int(typed))
     parser = trt.OnnxParser(network, log)
     if not parser.parse(serialized):
         said = [parser.get_error(k).desc() for k in range(parser.num_errors)]

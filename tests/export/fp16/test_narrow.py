@@ -8,8 +8,7 @@ import pytest
 
 from export.fp16.convert import count_casts
 from export.fp16.half_eval import evaluate
-from export.fp16.narrow import NarrowOptions, embedding_inputs, narrow_tower
-from export.tower import Tower, TowerTensor
+from export.fp16.narrow import NarrowOptions, narrow_tower
 from graph_opt.gate import GateLimits, engine_limits
 from tests.export.fp16.graphs import mlp, model, node, normal, value, weights
 from tests.export.fp16.test_calibrate import cross
@@ -213,12 +212,3 @@ def test_engine_limits():
     assert engine_limits("bf16", max_bias=1e-2) == GateLimits(max_dp=2e-2, max_bias=1e-2, max_auc_delta=1e-4)
     with pytest.raises(UsageError, match="'int8'; known: fp16, bf16"):
         engine_limits("int8")
-
-
-def test_embedding_inputs():
-    def one(name, side, dtype="float32"):
-        return TowerTensor(name=name, tensor=f"{name}:0", source="", dtype=dtype, shape=(None, 4), side=side)
-
-    inputs = (one("a", "item"), one("b", "user"), one("c", "dense"), one("d", "item", "int64"), one("r", "row_to_user"))
-    tower = Tower(signature="s", graph_def=None, inputs=inputs, outputs=())
-    assert embedding_inputs(tower) == ("a", "b")
