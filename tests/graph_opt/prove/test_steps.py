@@ -74,6 +74,7 @@ def test_selects_and_prunes():
     assert run([("select_negative", "2")], raw).values.tolist() == [2, 2, 0, 5, 9]
     assert run([("select_out_of_range", "0", "6", "1")], raw).values.tolist() == [1, 1, 0, 5, 1]
     assert run([("prune_negative",)], raw).dropped.tolist() == [True, True, False, False, False]
+    assert run([("add", "1"), ("select_equal", "9", "-1")], raw).values.tolist() == [-2, 9, 1, 6, 10]
     assert run([("prune_equal", "-1"), ("add", "1")], raw).dropped.tolist() == [False, True, False, False, False]
 
 
