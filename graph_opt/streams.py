@@ -88,12 +88,16 @@ class Streams:
 
     def _add_spec(self, spec: LookupSpec) -> None:
         if spec.form == "sparse" and spec.rows in self.feeds:
-            self._note(spec.rows, spec.ids, spec.shape)
-            self._note(spec.rows, spec.weights, None)
+            self._note(spec.rows, self._behind(spec.ids), spec.shape)
+            self._note(spec.rows, self._behind(spec.weights), None)
         elif spec.form == "ragged" and spec.rows in self.feeds:
-            for values in (spec.ids, spec.weights):
+            for values in (self._behind(spec.ids), self._behind(spec.weights)):
                 if values in self.feeds and values not in self.ragged.setdefault(spec.rows, []):
                     self.ragged[spec.rows].append(values)
+
+    def _behind(self, tensor: str | None) -> str | None:
+        """The feed that a source of a spec is, or is computed from value by value (a spec may be of another graph)."""
+        return self._feed(tensor) if tensor is not None and node_of(tensor) in self.view else None
 
     def _add_sparse(self, inputs: list[str], places: tuple[int, int | None, int | None]) -> None:
         indices, values, shape = (None if p is None else self._feed(inputs[p]) for p in places)

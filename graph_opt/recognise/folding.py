@@ -56,7 +56,8 @@ def _partial(facts: Facts, tensor: str, depth: int) -> np.ndarray | None:
     if any(i is None for i in inputs):
         return None
     try:
-        return _apply(facts, node, [i for i in inputs if i is not None])
+        found = _apply(facts, node, [i for i in inputs if i is not None])
+        return None if found is None else np.asarray(found, dtype=object)
     except (TypeError, ValueError, IndexError):
         return None  # an unknown dimension was needed
 

@@ -421,6 +421,7 @@ MODELS = {
     "j_din_tf": ("user", "history"),
     "k_hash_ids": ("fast", "mod32", "split"),
     "m_control_flow": ("outside",),
+    "p_half_tables": ("values",),
 }
 
 
