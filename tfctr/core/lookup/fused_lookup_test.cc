@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "tfctr/core/lookup/half.h"
+#include "tfctr/core/lookup/narrow_table.h"
+#include "tfctr/core/lookup/row_format.h"
 #include "tfctr/core/lookup/sip_hash.h"
 #include "tfctr/core/storage/test_util.h"
 
@@ -90,6 +92,45 @@ std::shared_ptr<const TableFile> MakeTable(const TempDir& folder, DType dtype, i
   auto opened = TableFile::Open(path);
   CHECK_OK(opened.status());
   return opened.Take();
+}
+
+// A table, what it is stored as (kInvalid: as it is), and the table of the values that it stands for.
+struct Stored {
+  std::shared_ptr<const TableFile> file;
+  DType storage = DType::kInvalid;
+  std::shared_ptr<const TableFile> values;
+
+  int64_t width() const { return values->width(); }
+};
+
+Stored Narrow(const TempDir& folder, const std::shared_ptr<const TableFile>& wide, DType storage) {
+  const std::string path = wide->path() + DTypeName(storage);
+  CHECK_OK(NarrowTable(wide->path(), storage, path, nullptr).status());
+  auto opened = TableFile::Open(path);
+  CHECK_OK(opened.status());
+  const std::shared_ptr<const TableFile> file = opened.Take();
+  CHECK_EQ(file->width(), FileWidth(wide->width(), storage));
+  auto writer = TableWriter::Create(path + ".values", "t", DType::kFloat32, {kRows, wide->width()});
+  CHECK_OK(writer.status());
+  for (int64_t row = 0; row < kRows; ++row) {
+    const uint8_t* at = file->data() + row * file->width() * static_cast<int64_t>(DTypeSize(file->dtype()));
+    for (int64_t c = 0; c < wide->width(); ++c) {
+      float value;
+      if (storage == DType::kInt8) {
+        std::memcpy(&value, at, sizeof(value));
+        value *= static_cast<float>(static_cast<int8_t>(at[kScaleBytes + c]));
+      } else if (storage == DType::kFloat16) {
+        value = ToFloat(Half{reinterpret_cast<const uint16_t*>(at)[c]});
+      } else {
+        value = ToFloat(BFloat16{reinterpret_cast<const uint16_t*>(at)[c]});
+      }
+      CHECK_OK(writer.value()->Append(&value, sizeof(value)));
+    }
+  }
+  CHECK_OK(writer.value()->Finish());
+  auto values = TableFile::Open(path + ".values");
+  CHECK_OK(values.status());
+  return {file, storage, values.Take()};
 }
 
 struct Case {
@@ -172,7 +213,8 @@ Case MakeCase(std::mt19937& random) {
   c.words += std::string(" combiner=") + Pick<const char*>(random, {"sum", "mean", "sqrtn"});
   if (form == "sparse" || form == "segments") c.words += " sort_rows=" + std::to_string(random() % 2);
   c.words += Pick<const char*>(random, {"", " steps=prune_negative", " steps=prune_negative", " steps=wrap_negative:23",
-                                        " steps=mod:23|add:0|prune_equal:3", " steps=as_string|hash_fast:23"});
+                                        " steps=mod:23|add:0|prune_equal:3", " steps=as_string|hash_fast:23",
+                                        " steps=as_string|hash_fast:22|add:1|select_equal:0;5"});
   if (random() % 3 == 0) {
     std::vector<float> weights;
     for (int64_t i = 0; i < n; ++i) weights.push_back(static_cast<float>(random() % 5) - 1.f);
@@ -192,29 +234,45 @@ Case MakeCase(std::mt19937& random) {
   return c;
 }
 
-// The output's bytes; `status` says how it went. The work is cut at `cuts` and spread over two threads.
-std::vector<char> Execute(const Case& c, const TableFile* table, Isa isa, std::vector<int64_t> cuts, Status* status) {
+// The output's bytes; `status` says how it went. The work is cut at `cuts` and spread over two threads. The lookup is
+// there three times, with an output each: as f, as the same once more (a copy of f's result), and from another file of
+// the store with the same rows (which shares f's ids where they are dear).
+std::vector<char> Execute(const Case& c, const TableFile* table, DType storage, Isa isa, std::vector<int64_t> cuts,
+                          Status* status) {
   const int64_t per_row = c.words.find("ids_per_row=17") != std::string::npos  ? 17
                           : c.words.find("ids_per_row=2") != std::string::npos ? 2
                                                                                : 1;
-  const int64_t columns = table->width() * per_row;
-  const std::string dtype = DTypeName(table->dtype());
-  const std::string spec = "tfctr-lookup 1\noutput 0 form=rows columns=" + std::to_string(columns) + " dtype=" + dtype +
-                           "\nlookup name=f table=0 table_rows=" + std::to_string(kRows) +
-                           " table_width=" + std::to_string(table->width()) + " table_dtype=" + dtype +
-                           " output=0 column=0" + c.words + "\n";
+  const int64_t width = storage == DType::kInt8 ? table->width() - kScaleBytes : table->width();
+  const int64_t columns = width * per_row;
+  const DType value_dtype = storage == DType::kInvalid ? table->dtype() : DType::kFloat32;
+  const std::string dtype = DTypeName(value_dtype);
+  const std::string stored = storage == DType::kInvalid ? "" : std::string(" storage=") + DTypeName(storage);
+  const std::string output_words = " form=rows columns=" + std::to_string(columns) + " dtype=" + dtype + "\n";
+  const std::string words = " table_rows=" + std::to_string(kRows) + " table_width=" + std::to_string(width) +
+                            " table_dtype=" + dtype + stored + " column=0" + c.words + "\n";
+  std::string spec = "tfctr-lookup 1\n";
+  for (const char* output : {"output 0", "output 1", "output 2"}) spec += output + output_words;
+  spec += "lookup name=f table=0 output=0" + words + "lookup name=again table=0 output=1" + words +
+          "lookup name=other table=1 output=2" + words;
   auto plan = FusedLookup::Create(spec, {}, c.types, isa);
   CHECK_OK(plan.status());
   LookupTables tables;
-  CHECK_OK(plan.value()->ResolveTables({table}, &tables));
+  CHECK_OK(plan.value()->ResolveTables({table, table}, &tables));
   CHECK_FAILS(plan.value()->ResolveTables({nullptr}, &tables), Code::kInvalid, "file 0 of the store is no table");
-  CHECK_OK(plan.value()->ResolveTables({table}, &tables));
+  CHECK_OK(plan.value()->ResolveTables({table, table}, &tables));
   const Inputs inputs(c.columns);
   Call call;
   *status = plan.value()->Prepare(inputs, tables, &call);
   if (!status->ok()) return {};
-  std::vector<char> output(static_cast<size_t>(call.outputs()[0].rows * columns) * DTypeSize(table->dtype()));
-  call.SetOutput(0, output.data());
+  std::vector<std::vector<char>> outputs(3);
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    outputs[k].assign(static_cast<size_t>(call.outputs()[k].rows * columns) * DTypeSize(value_dtype), '\x55');
+    call.SetOutput(k, outputs[k].data());
+  }
+  const int64_t half = call.id_work() * 3 / 7;
+  std::thread first_ids([&] { plan.value()->RunIds(0, half, &call); });
+  plan.value()->RunIds(half, call.id_work(), &call);
+  first_ids.join();
   std::vector<int64_t> ends = {0};
   for (const int64_t cut : cuts) ends.push_back(call.work() * cut / 100);
   ends.push_back(call.work());
@@ -225,33 +283,99 @@ std::vector<char> Execute(const Case& c, const TableFile* table, Isa isa, std::v
   run(0);
   other.join();
   *status = plan.value()->Finish(&call);
-  return output;
+  if (status->ok()) CHECK(outputs[1] == outputs[0] && outputs[2] == outputs[0]);
+  return outputs[0];
 }
 
 void TestGeneratedCases() {
   const TempDir folder;
-  std::vector<std::shared_ptr<const TableFile>> tables;
+  std::vector<Stored> tables;
   for (const DType dtype : {DType::kFloat32, DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
-    for (const int64_t width : {1, 5, 8, 16, 33, 64}) tables.push_back(MakeTable(folder, dtype, width));
+    for (const int64_t width : {1, 5, 8, 16, 33, 64}) {
+      const auto table = MakeTable(folder, dtype, width);
+      tables.push_back({table, DType::kInvalid, table});
+    }
+  }
+  for (const int64_t width : {1, 5, 8, 16, 33, 64}) {
+    const auto wide = MakeTable(folder, DType::kFloat32, width);
+    for (const DType storage : {DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
+      tables.push_back(Narrow(folder, wide, storage));
+    }
   }
   std::mt19937 random(7);
   int failed = 0;
   constexpr int kCases = 3000;
   for (int i = 0; i < kCases; ++i) {
     const Case c = MakeCase(random);
-    const TableFile* table = tables[random() % tables.size()].get();
+    const Stored& table = tables[random() % tables.size()];
     Status whole_status;
-    const std::vector<char> whole = Execute(c, table, Isa::kBaseline, {}, &whole_status);
+    const std::vector<char> whole = Execute(c, table.values.get(), DType::kInvalid, Isa::kBaseline, {}, &whole_status);
     failed += !whole_status.ok();
     if (!whole_status.ok()) CHECK(whole_status.message.find("lookup 'f'") == 0);
     for (int isa = 0; isa <= static_cast<int>(DetectedIsa()); ++isa) {
       Status status;
-      const std::vector<char> split = Execute(c, table, static_cast<Isa>(isa), {20, 45, 50, 80}, &status);
+      const std::vector<char> split =
+          Execute(c, table.file.get(), table.storage, static_cast<Isa>(isa), {20, 45, 50, 80}, &status);
       CHECK_EQ(status.message, whole_status.message);
       if (status.ok()) CHECK(split == whole);
     }
   }
   CHECK(failed > kCases / 20 && failed < kCases / 2);  // both kinds were met
+}
+
+std::shared_ptr<const TableFile> WriteRows(const std::string& path, const std::vector<std::vector<float>>& rows) {
+  auto writer = TableWriter::Create(path, "emb", DType::kFloat32, {int64_t(rows.size()), int64_t(rows.front().size())});
+  CHECK_OK(writer.status());
+  for (const auto& row : rows) CHECK_OK(writer.value()->Append(row.data(), row.size() * sizeof(float)));
+  CHECK_OK(writer.value()->Finish());
+  auto opened = TableFile::Open(path);
+  CHECK_OK(opened.status());
+  return opened.Take();
+}
+
+void TestInt8Rows() {
+  const TempDir folder;
+  const float tiny = std::numeric_limits<float>::min();
+  const std::string path = folder.File("int8");
+  WriteRows(path, {{0.f, -0.f, 0.f}, {127.f, -63.5f, 0.4f}, {tiny, -tiny, 0.f}, {-254.f, 1.f, 3.f}});
+  const auto result = NarrowTable(path, DType::kInt8, path + ".out", nullptr);
+  CHECK_OK(result.status());
+  const auto file = TableFile::Open(path + ".out").Take();
+  CHECK(file->dtype() == DType::kUInt8 && file->shape() == (std::vector<int64_t>{4, 7}));
+  const auto row = [&](int64_t k) { return file->data() + 7 * k; };
+  const auto scale = [&](int64_t k) {
+    float value;
+    std::memcpy(&value, row(k), sizeof(value));
+    return value;
+  };
+  const auto number = [&](int64_t k, int64_t c) { return static_cast<int>(static_cast<int8_t>(row(k)[4 + c])); };
+  CHECK_EQ(scale(0), 0.f);
+  CHECK_EQ(scale(1), 1.f);
+  CHECK_EQ(scale(2), 0.f);  // it would be subnormal
+  CHECK_EQ(scale(3), 2.f);
+  CHECK_EQ(number(1, 0), 127);
+  CHECK_EQ(number(1, 1), -64);  // a tie goes to even
+  CHECK_EQ(number(1, 2), 0);
+  CHECK_EQ(number(3, 0), -127);
+  CHECK_EQ(number(3, 1), 0);
+  CHECK_EQ(number(3, 2), 2);
+  CHECK_EQ(result.value().max_abs_error, 1.0);
+}
+
+void TestNarrowRefusals() {
+  const TempDir folder;
+  const std::string path = folder.File("t");
+  const float inf = std::numeric_limits<float>::infinity();
+  WriteRows(path, {{1.f, 2.f}, {3.f, -inf}});
+  CHECK_OK(NarrowTable(path, DType::kFloat16, path + ".ok", nullptr).status());  // halves have infinities
+  CHECK_FAILS(NarrowTable(path, DType::kInt8, path + ".out", nullptr).status(), Code::kInvalid,
+              "table 'emb': row 1 holds an infinity");
+  CHECK_FAILS(NarrowTable(path, DType::kInt64, path + ".out", nullptr).status(), Code::kInvalid, "int64");
+  CHECK_FAILS(NarrowTable(path, DType::kFloat16, path + ".out", [](uint64_t) { return false; }).status(),
+              Code::kInvalid, "stopped");
+  CHECK_FAILS(NarrowTable(path + ".ok", DType::kInt8, path + ".out", nullptr).status(), Code::kInvalid,
+              "only float32 tables");
+  CHECK(!TableFile::Open(path + ".out").ok());
 }
 
 void TestHalves() {
@@ -286,6 +410,8 @@ void TestIsaNames() {
 
 int main() {
   tfctr::TestHalves();
+  tfctr::TestInt8Rows();
+  tfctr::TestNarrowRefusals();
   tfctr::TestIsaNames();
   tfctr::TestGeneratedCases();
   return 0;
