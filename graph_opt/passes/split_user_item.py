@@ -22,8 +22,9 @@ from graph_opt.split.item_side import OnItemSide, found_beforehand
 from graph_opt.split.proof import prove
 from graph_opt.split.refusals import REASONS, graph_reason, has_lookups
 from graph_opt.split.splitter import SUFFIX, Splitter, Written
+from graph_opt.split.weights import Taken
 from graph_opt.split.worlds import CannotTell
-from graph_opt.view import GraphView
+from graph_opt.view import GraphView, node_of
 
 OPTIONS = (
     "--user-features A,B*: features that are the same for all candidates of a request; without them nothing is done",
@@ -51,10 +52,11 @@ def split_user_item(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     details: dict[str, Any] = {"split": {}, "user": {}}
     fired = 0
     rewrites: dict[str, None] = {}
+    taken: Taken = {}
     for name in item.optimise:
         if name in item.split:
             continue  # it has one already
-        attempt = _Attempt(item, name, options)
+        attempt = _Attempt(item, name, options, taken)
         details["user"][name] = attempt.declared()
         rewrites |= dict.fromkeys(sorted(attempt.user))
         outcome = attempt.run()
@@ -62,6 +64,7 @@ def split_user_item(item: GraphItem, options: ConvertOptions) -> PassOutcome:
             refused.append(outcome)
             continue
         fired += 1
+        taken = attempt.taken
         form = item.split[name]
         details["split"][name] = form.details
         said += notes(name, form.user_features, form.details)
@@ -71,9 +74,10 @@ def split_user_item(item: GraphItem, options: ConvertOptions) -> PassOutcome:
 
 
 class _Attempt:
-    """The split of one signature."""
+    """The split of one signature. taken: parts of weights that other signatures' forms have."""
 
-    def __init__(self, item: GraphItem, name: str, options: ConvertOptions) -> None:
+    def __init__(self, item: GraphItem, name: str, options: ConvertOptions, taken: Taken) -> None:
+        self.taken = taken
         self.item = item
         self.name = name
         self.options = options
@@ -143,6 +147,7 @@ class _Attempt:
             prefix=_scope(facts.view, self.name),
             custom=_on_cpu(self.options.device_map.get("dense", "")),
             limit_bytes=self.options.dense_limit_bytes,
+            taken=self.taken,
         )
         return writer.run()
 
@@ -171,6 +176,8 @@ class _Attempt:
         if not verdict.ok:
             self._forget(trial)
             return self._refused(REASONS["proof"].format(what=verdict.reason), proof_failed=verdict.different)
+        kept = {node.name for node in trial.graph_def.node}
+        self.taken = {key: tensor for key, tensor in written.taken.items() if node_of(tensor) in kept}
         for field in dataclasses.fields(GraphItem):
             setattr(self.item, field.name, getattr(trial, field.name))
         return None

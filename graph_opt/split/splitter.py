@@ -24,7 +24,7 @@ from graph_opt.split.item_side import OnItemSide
 from graph_opt.split.lookups import split_lookups, worlds_of
 from graph_opt.split.site import RULES, SplitSite
 from graph_opt.split.views import DUAL, SHARED, View, full_view, joined_past, user_view
-from graph_opt.split.weights import Weights
+from graph_opt.split.weights import Taken, Weights
 from graph_opt.split.worlds import ITEM, USER, CannotTell, Worlds
 from graph_opt.verify import output_dtypes
 from graph_opt.view import GraphView, canonical, node_of
@@ -35,13 +35,14 @@ SUFFIX = "__split"
 @dataclasses.dataclass(frozen=True)
 class Written:
     """The nodes of a split form. signature: the new SignatureDef; groups: its fused ops; worlds: what became of each
-    tensor."""
+    tensor; taken: parts of weights that it uses."""
 
     signature: meta_graph_pb2.SignatureDef
     row_to_user: str
     groups: tuple[FusedGroup, ...]
     worlds: Worlds
     flops: Flops
+    taken: Taken
 
 
 class Splitter:
@@ -59,6 +60,7 @@ class Splitter:
         prefix: str,
         custom: bool,
         limit_bytes: int,
+        taken: Taken,
     ) -> None:
         self.item = item
         self.name = name
@@ -70,7 +72,7 @@ class Splitter:
         self.row_to_user_input = _free_name("row_to_user", item.signatures[name].inputs)
         row_to_user = self._placeholder()
         self.worlds = Worlds(self.build, rows, row_to_user)
-        self.weights = Weights(item, self.build, limit_bytes)
+        self.weights = Weights(item, self.build, limit_bytes, taken)
         self.flops = Flops()
         self.groups = {g.node: g for g in item.groups}
         self.made: list[FusedGroup] = []
@@ -84,7 +86,8 @@ class Splitter:
             if node.name not in fed:
                 self.flops.before += flops_of(node, self.rows)
                 self.worlds.set(node, self._visit(node))
-        return Written(self._signature(), self.row_to_user_input, tuple(self.made), self.worlds, self.flops)
+        signature = self._signature()
+        return Written(signature, self.row_to_user_input, tuple(self.made), self.worlds, self.flops, self.weights.taken)
 
     def _placeholder(self) -> str:
         node = node_def_pb2.NodeDef(

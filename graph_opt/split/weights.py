@@ -15,14 +15,21 @@ from graph_opt.view import canonical, node_of
 Columns = npt.NDArray[np.int64]
 
 
-class Weights:
-    """Takes entries of constant tensors along one axis. Constants become constants, table files table files."""
+# (constant or table, axis, entries) -> the tensor that holds them.
+Taken = dict[tuple[str, int, bytes], str]
 
-    def __init__(self, item: GraphItem, build: Builder, limit_bytes: int) -> None:
+
+class Weights:
+    """Takes entries of constant tensors along one axis. Constants become constants, table files table files.
+
+    taken: parts that forms of other signatures have already.
+    """
+
+    def __init__(self, item: GraphItem, build: Builder, limit_bytes: int, taken: Taken) -> None:
         self._item = item
         self._build = build
         self._limit = limit_bytes
-        self._taken: dict[tuple[str, int, bytes], str] = {}
+        self.taken: Taken = dict(taken)
 
     def value(self, tensor: str) -> npt.NDArray[np.generic] | None:
         """The value of a constant or table; None for a tensor that is computed. A table's is mapped, not read."""
@@ -39,9 +46,9 @@ class Weights:
     def take(self, tensor: str, columns: Columns, axis: int) -> str:
         """``tensor`` reduced to the entries ``columns`` of ``axis``, in that order."""
         key = (canonical(tensor), axis, columns.tobytes())
-        if key not in self._taken:
-            self._taken[key] = self._take(tensor, columns, axis)
-        return self._taken[key]
+        if key not in self.taken:
+            self.taken[key] = self._take(tensor, columns, axis)
+        return self.taken[key]
 
     def _take(self, tensor: str, columns: Columns, axis: int) -> str:
         value = self.value(tensor)
@@ -52,6 +59,6 @@ class Weights:
             return tensor
         part = np.ascontiguousarray(np.take(value, columns, axis))
         if part.nbytes > self._limit and self._item.work_dir is not None:
-            index = add_array(self._item, part, f"{name}/part_{len(self._taken)}")
+            index = add_array(self._item, part, f"{name}/part_{len(self.taken)}")
             return canonical(table_node(self._item, self._build.view, index))
         return self._build.constant(part, part.dtype, f"part/{name}")

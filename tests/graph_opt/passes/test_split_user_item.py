@@ -155,6 +155,14 @@ def test_two_towers_share_the_users_lookups(tmp_path: Path) -> None:
     assert_same_numbers(after, {"u0": RNG.integers(0, ROWS, 7)}, {"i0": RNG.integers(0, ROWS, 7)})
 
 
+def test_signatures_share_the_parts_of_their_weights(zoo: Zoo, tmp_path: Path) -> None:
+    """Keras exports the same function under two names."""
+    after, _ = split(reference(zoo("c_tf_keras").path, tmp_path), "history", "one")
+    parts = [n.name for n in after.graph_def.node if n.op == "Const" and "/part/" in n.name]
+    assert len(after.split) == 2 and len(parts) == 2
+    assert len({name.split("__split/")[0] for name in parts}) == 1
+
+
 def test_only_wanted_features_are_split(tmp_path: Path) -> None:
     options = dataclasses.replace(USER, only_rewrites=frozenset({"u1", "fuse"}))
     after, outcome = apply(split_user_item, ranker(tmp_path), options)
