@@ -77,13 +77,13 @@ def attempt_export(
     """
     facts = facts or Facts(GraphView(item.graph_def))
     found = Attempt(signature=signature)
-    avoid: set[str] = set()
+    avoid: dict[str, str] = {}
     for _ in range(_MOVES):
         found = _Try(item, signature, facts, samples).run(avoid)
         node = found.failed_at
         if not node or node in avoid or found.tower is None or node not in found.tower.nodes:
             break
-        avoid.add(node)
+        avoid[node] = found.reason
     if required and found.reason:
         raise StrictRefusal(f"{signature}: the dense tower stays on TensorFlow: {found.reason}")
     return found
@@ -97,7 +97,7 @@ class _Try:
         self._seconds: dict[str, float] = {}
         self._tower: Tower | None = None
 
-    def run(self, avoid: set[str]) -> Attempt:
+    def run(self, avoid: dict[str, str]) -> Attempt:
         try:
             exported, verdict = self._export(avoid)
         except CannotExport as error:
@@ -110,7 +110,7 @@ class _Try:
             signature=self._signature, tower=self._tower, onnx=exported, verdict=verdict, seconds=self._seconds
         )
 
-    def _export(self, avoid: set[str]) -> tuple[OnnxTower, Verdict]:
+    def _export(self, avoid: dict[str, str]) -> tuple[OnnxTower, Verdict]:
         with self._timed("cut"):
             self._tower = tower = cut_tower(self._item, self._signature, avoid=avoid, facts=self._facts)
         with self._timed("export"):

@@ -7,7 +7,7 @@ of ids and the parsing of inputs stay outside. The graph is not changed.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from export.cutting.build import TowerGraph, shape_of, tower_tensors
 from export.cutting.naming import Names, input_name, output_name
@@ -22,10 +22,12 @@ from graph_opt.view import GraphView, canonical
 __all__ = ["CannotExport", "cut_tower"]
 
 
-def cut_tower(item: GraphItem, signature: str, *, avoid: Collection[str] = (), facts: Facts | None = None) -> Tower:
+def cut_tower(
+    item: GraphItem, signature: str, *, avoid: Mapping[str, str] | None = None, facts: Facts | None = None
+) -> Tower:
     """The tower of one form: ``signature`` is one of ``item.optimise``, or the split form of one.
 
-    avoid: names of nodes that are to stay outside (an export failed at them). facts: of ``item.graph_def``, where there
+    avoid: nodes that are to stay outside, and why (an export failed at them). facts: of ``item.graph_def``, where there
     are some already. Raises CannotExport with the reason where there is nothing to cut out, or nothing to gain.
     """
     facts = facts or Facts(GraphView(item.graph_def))
@@ -36,6 +38,7 @@ def cut_tower(item: GraphItem, signature: str, *, avoid: Collection[str] = (), f
     row_to_user = canonical(item.signatures[signature].inputs[split.row_to_user].name) if split else ""
     # Outputs first: where both want a name, it is the output's.
     outputs = {t: names.give(output_name(item, signature, facts, t)) for t in region.outputs}
+    outputs = dict(sorted(outputs.items(), key=lambda entry: entry[1]))
     inputs = {t: names.give(input_name(item, signature, facts, t, rows.kind(t).sources)) for t in region.inputs}
     given = tower_tensors(item, facts, rows, region.inputs, inputs, row_to_user)
     graph = TowerGraph(item, facts, rows, region, supplies)

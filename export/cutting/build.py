@@ -154,10 +154,10 @@ def shape_of(facts: Facts, rows: FormRows, tensor: str) -> tuple[int | None, ...
     kind: Any = rows.kind(tensor)
     static = facts.shape(tensor)
     if kind.dims is None:
-        return tuple(static) if static is not None else ()
+        return tuple(static) if static is not None else ()  # as the region has it: the rows are open
     sizes = [dim.coef if dim.known else None for dim in kind.dims]
     if static is not None and len(static) == len(sizes):
         sizes = [size if size is not None else found for size, found in zip(sizes, static, strict=True)]
-    if kind.name == "row" and sizes:
+    if kind.name in ("row", "opaque") and sizes:
         sizes[0] = None
     return tuple(sizes)

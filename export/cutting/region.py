@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 
 from export.cutting.rows import FormRows
 from export.cutting.supply import Supplies
-from export.cutting.takeable import DTYPES, reason_against
+from export.cutting.takeable import DTYPES, NARROWING, reason_against
 from export.reasons import CannotExport
 from graph_opt.item import GraphItem
 from graph_opt.placement.sides import CONTRACTIONS, find_sides
@@ -35,14 +35,14 @@ class Region:
 
 
 def find_region(
-    item: GraphItem, signature: str, facts: Facts, rows: FormRows, avoid: Collection[str] = ()
+    item: GraphItem, signature: str, facts: Facts, rows: FormRows, avoid: Mapping[str, str] | None = None
 ) -> tuple[Region, Supplies]:
     """See the module docstring. Raises CannotExport where nothing with a matrix product is left."""
-    return _Finder(item, signature, facts, rows, frozenset(avoid)).run()
+    return _Finder(item, signature, facts, rows, avoid or {}).run()
 
 
 class _Finder:
-    def __init__(self, item: GraphItem, signature: str, facts: Facts, rows: FormRows, avoid: frozenset[str]) -> None:
+    def __init__(self, item: GraphItem, signature: str, facts: Facts, rows: FormRows, avoid: Mapping[str, str]) -> None:
         self.view, self.facts, self.rows, self.avoid = facts.view, facts, rows, avoid
         self.fetches = item.fetches(signature)
         one_form = dataclasses.replace(item, optimise=(signature,), split={})
@@ -58,13 +58,14 @@ class _Finder:
         against = {name: reason_against(self.view.node(name), self.facts, self.avoid) for name in self.order}
         while (problem := self._problem(against)) is not None:
             self._drop(*problem)
+        self._trim(against)
         if not any(self._is_product(name) for name in self.inside):
             raise CannotExport(f"nothing to gain: no matrix product can leave TensorFlow ({self._why()})")
         nodes = tuple(name for name in self.order if name in self.inside)
         inputs = dict.fromkeys(t for name in nodes for t in self.view.inputs(name) if self._crosses(t))
         return Region(nodes, tuple(inputs), self._outputs(nodes), dict(self.left)), self.supplies
 
-    def _problem(self, against: dict[str, str]) -> tuple[str, str] | None:
+    def _problem(self, against: Mapping[str, str]) -> tuple[str, str] | None:
         """The first node that keeps what is inside from being a tower, and why."""
         for name in self.order:
             if name in self.inside and against[name]:
@@ -92,9 +93,32 @@ class _Finder:
                 return f"it reads {tensor}, which is {dtype.name}"
             if node_of(tensor) not in self.sides.depends:
                 return f"it reads {tensor}, whose value can change"
-            if why := self.rows.reason_against(tensor):
+            if (why := self.rows.reason_against(tensor)) and not self._sets_the_rows(tensor, reads):
                 return f"it reads {tensor}: {why}"
         return ""
+
+    def _sets_the_rows(self, tensor: str, reads: set[str]) -> bool:
+        """Whether nothing else that is read has rows: then a row is whatever this tensor has one of."""
+        shape = self.facts.shape(tensor)
+        others = (other for other in reads if other != tensor)
+        alone = all(self.rows.kind(other).name == "shared" for other in others)
+        open_rows = shape is not None and len(shape) > 0 and shape[0] is None
+        return alone and open_rows and self.rows.kind(tensor).name == "opaque"
+
+    def _trim(self, against: Mapping[str, str]) -> None:
+        """Work on nothing but integers and masks from outside, entry by entry, stays where they are: ids are none of an
+        engine's business, and what comes of them is smaller.
+        """
+        for name in self.order:
+            node = self.view.node(name)
+            if name not in self.inside or node.op not in NARROWING:
+                continue
+            reads = [t for t in self.view.inputs(name) if not self.supplies.has(t)]
+            whole = all(node_of(t) not in self.inside and not self.facts.dtype(t).is_floating for t in reads)
+            if reads and whole:
+                self.inside.discard(name)
+                if self._problem(against) is not None:  # what reads it can't have it as an input
+                    self.inside.add(name)
 
     def _way_back(self) -> tuple[str, str] | None:
         """A node outside between nodes inside: what it is and whose inputs it needs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import dtypes
@@ -17,6 +17,13 @@ from graph_opt.verify import output_dtypes
 
 # What may cross the boundary or be computed with inside.
 DTYPES = frozenset(dtypes.as_dtype(name) for name in ("float32", "int32", "int64", "bool"))
+# Entry by entry.
+NARROWING = frozenset(
+    {
+        "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot",
+        "Cast", "FloorMod", "FloorDiv", "Add", "AddV2", "Sub", "Mul", "Maximum", "Minimum",
+    }
+)  # fmt: skip
 # tf2onnx has translations that no engine of ours could run, or whose numbers are not those of serving.
 _NEVER = frozenset(
     {
@@ -43,10 +50,10 @@ def translated_ops() -> frozenset[str]:
     return frozenset((known | set(HANDLERS) | _BESIDE | JOINS) - _NEVER)
 
 
-def reason_against(node: node_def_pb2.NodeDef, facts: Facts, avoid: Collection[str] = ()) -> str:
-    """Why ``node`` can't be in a tower; "" where it can. avoid: names of nodes that are to stay outside."""
+def reason_against(node: node_def_pb2.NodeDef, facts: Facts, avoid: Mapping[str, str]) -> str:
+    """Why ``node`` can't be in a tower; "" where it can. avoid: nodes that are to stay outside, and why."""
     if node.name in avoid:
-        return "an attempt to export it failed"
+        return avoid[node.name]
     if node.op in FUNCTIONALS or node.op in TF1_CONTROL:
         return "control flow"
     if node.op not in translated_ops():

@@ -34,7 +34,7 @@ def test_help_teaches_commands_and_exit_codes(capsys):
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
     for name in cli.COMMANDS:
-        assert f"\n    {name} " in out
+        assert f"\n    {name} " in out or f"\n    {name}\n" in out
     for code in range(5):
         assert f"\n  {code}  " in out
 
