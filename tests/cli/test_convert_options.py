@@ -37,7 +37,7 @@ BAD = [
     ("--device-map dense=/GPU:0 --disable place_devices", ("--device-map", "place_devices")),
     ("--device-map sparse=/CPU:0", ("--device-map", "dense=DEVICE")),
     ("--device-map sparse=/GPU:0,dense=/GPU:0", ("--device-map sparse=/GPU:0", "need a CPU")),
-    ("--device-map dense=/NPX:0", ("--device-map dense=/NPX:0", "NPX", "GPU")),
+    ("--device-map dense=/NPX:0", ("--device-map dense=/NPX:0", "/CPU:0")),
     ("--force-placement", ("--force-placement", "--device-map")),
     ("--table-dtype fp8", ("--table-dtype", "fp8", "fp16")),
     ("--table-dtype FP16", ("--table-dtype", "FP16", "fp16")),
