@@ -189,7 +189,7 @@ def test_movielens_passes_the_gate_with_half_the_bytes(tmp_path, shared_data):
     gate = details["gate"]["serving_default"]
     assert gate["passed"] and gate["rows"] == len(data.test_labels) == 10_000
     assert abs(gate["auc_delta"]) <= 1e-4 and gate["outputs"][0]["auc_reference"] > 0.6
-    assert {"table_item_id/embeddings_1", "table_user_id/embeddings_1"} <= {t["table"] for t in details["tables"]}
+    assert {"table_item/embeddings_1", "table_user_id/embeddings_1"} <= {t["table"] for t in details["tables"]}
     # Half, but for the padding of the files to pages.
     assert details["bytes_after"] <= details["bytes_before"] / 2 + 4500 * len(details["tables"])
     with tfctr.ServingSession(report.path) as session:
