@@ -5,9 +5,9 @@ Run: python -m benchmarks.bench_strings [--json FILE] [--models hash,vocabulary]
 
 F string features of one value per row: hashed into 100,000 buckets, or looked up in a vocabulary of 10,000 strings of
 8 to 16 bytes (popularity Zipf 1.05, 2 % unknown); tables of width 16, tower 256-128-1. Contestants take turns in one
-process: a dict of NumPy arrays in (object arrays of bytes or of str, fixed-width ``S16`` or ``U16``), NumPy arrays out.
-Stock is the faster of the Session callable and tf.function, default grappler. Op time: RunMetadata, the fused op against
-the sum of stock's ops from strings to the concatenated rows, in turn. Floors: whole call 2.5x (hash) and 3.5x
+process: a dict of NumPy arrays in (object arrays of bytes or of str, fixed-width ``S16`` or ``U16``), NumPy arrays
+out. Stock is the faster of the Session callable and tf.function, default grappler. Op time: RunMetadata, the fused op
+against the sum of stock's ops from strings to the concatenated rows, in turn. Floors: whole call 2.5x (hash) and 3.5x
 (vocabulary), op time 2x and 3x.
 """
 
