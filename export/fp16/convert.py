@@ -207,10 +207,18 @@ class _Writer:
         elif kind == FLOAT:
             made = name
         else:
-            saturate = name in self.graph.inputs or name in self.islands.masked
+            saturate = name in self.graph.inputs or name in self.islands.masked or self._holds_free_input(name)
             made = self._cast(self._clip(name, HALF_MAX) if saturate else name, self._free(f"{name}/fp16"), kind)
         self._copies[name, kind] = made
         return made
+
+    def _holds_free_input(self, name: str) -> bool:
+        """Whether ``name`` holds nothing but inputs, and one that is not clamped."""
+        if name in self.graph.inputs:
+            return name not in self.clamped
+        maker = self.graph.maker(name) if name in self.islands.moved else None
+        floats = [n for n in maker.input if self.graph.is_float(n)] if maker is not None else []
+        return any(self._holds_free_input(n) for n in floats if n not in self.graph.constants)
 
     def _clamped_input(self, name: str, kind: int) -> str:
         assert self.options.clamp is not None

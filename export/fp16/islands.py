@@ -55,7 +55,8 @@ _SHAPES = frozenset({"Shape", "Size"})
 
 
 class IslandFinder:
-    """The islands of ``graph``: ``reasons`` by node number, and ``masked``: tensors that may hold mask constants.
+    """The islands of ``graph``: ``reasons`` by node number; ``masked``: tensors that may hold mask constants;
+    ``moved``: tensors that hold nothing but inputs as they came.
 
     named: further nodes by name, with the reason of each. Raises UsageError: a name that no node has.
     """
@@ -64,6 +65,7 @@ class IslandFinder:
         self.graph = graph
         self.reasons: dict[int, str] = {}
         self.masked: set[str] = set()
+        self.moved: set[str] = set()
         numbers = {node.name: k for k, node in enumerate(graph.nodes)}
         for name, reason in (named or {}).items():
             if name not in numbers:
@@ -75,6 +77,7 @@ class IslandFinder:
         self._divisions()
         self._normalisations()
         self._outputs()
+        self._joined_inputs()
         self._between()
 
     def has_floats(self, k: int) -> bool:
@@ -163,6 +166,7 @@ class IslandFinder:
         g = self.graph
         sources: set[str] = set()
         spread: set[int] = set()
+        statistics: set[int] = set()
         for k, node in enumerate(g.nodes):
             root = _square_of(g, k)
             if root is None:
@@ -170,23 +174,23 @@ class IslandFinder:
             means = [r for r in self._readers_through_movers(node.output[0]) if g.nodes[r].op_type in _MEANS]
             if not means:
                 continue
-            spread.update((k, *means))
             above = g.maker(root)
-            if above is not None and above.op_type == "Sub":
-                mean = [n for n in above.input if _is_mean(g, n)]
-                if mean:
-                    spread.add(g.producer[root])
-                    spread.add(_mean_maker(g, mean[0]))
-                    sources.update(n for n in above.input if n not in mean)
-                    continue
-            sources.add(root)
+            mean = [n for n in above.input if _is_mean(g, n)] if above is not None and above.op_type == "Sub" else []
+            if above is not None and mean:
+                spread.update((k, *means, g.producer[root], _mean_maker(g, mean[0])))
+                sources.update(n for n in above.input if n not in mean)
+            else:  # of a variance written another way, or a factorisation machine's
+                for found in (k, *means):
+                    self._add(found, "a sum of squares")
+                statistics.update((k, *means))
+                sources.add(root)
         for k, node in enumerate(g.nodes):
             if node.op_type == "ReduceMean" and node.input[0] in sources:
                 spread.add(k)
         for k in sorted(spread):
             self._add(k, "LayerNorm statistics")
         roots = {k for k in self.reasons if g.nodes[k].op_type in ("Sqrt", "Reciprocal")}
-        self._scalings(spread | roots, sources)
+        self._scalings(spread | statistics | roots, sources)
 
     def _scalings(self, found: set[int], sources: set[str]) -> None:
         """Adds, in order, elementwise nodes that read nothing but statistics, the normalised tensor and constants."""
@@ -223,6 +227,20 @@ class IslandFinder:
             return False
         reads = [n for n in g.float_inputs(k) if n not in g.constants]
         return bool(reads) and all(self._ends_in_sigmoid(n, nodes) for n in reads)
+
+    def _joined_inputs(self) -> None:
+        """Inputs that only go side by side: joined in FP32 they need one cast, not one each."""
+        g = self.graph
+        moved = {n for n in g.inputs if g.is_float(n)}
+        for k, node in enumerate(g.nodes):
+            reads = {n for n in g.float_inputs(k) if n not in g.constants}
+            if node.op_type not in MOVERS or k in self.reasons or not reads or not reads <= moved:
+                continue
+            if all(g.readers[n] == [k] for n in reads):
+                moved.update(g.float_outputs(k))
+                self.moved.update(g.float_outputs(k))
+                if len(reads) > 1:
+                    self._add(k, "joins FP32 inputs: one cast instead of several")
 
     def _between(self) -> None:
         """Light nodes that read FP32 only and feed it: in FP16 they would cost a pair of casts.

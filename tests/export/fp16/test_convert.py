@@ -89,7 +89,8 @@ def test_clamp_is_for_embeddings_only():
     limits = {
         one.input[0]: weights_of(found.model)[one.input[2]] for one in found.model.graph.node if one.op_type == "Clip"
     }
-    assert limits == {"emb": 10, "dense": 65504, "users": 65504}
+    assert limits == {"emb": 10, "all": 65504}
+    assert found.casts == 2  # the inputs are joined in FP32
     feeds = feeds_of_two(emb=50.0, dense=50.0)
     clamped = evaluate(source, {**feeds, "emb": np.clip(feeds["emb"], -10, 10)})
     got = evaluate(found.model, feeds)
@@ -104,6 +105,31 @@ def test_clamp_off():
     assert found.clamped == ()
     feeds = feeds_of_two(emb=20.0)
     np.testing.assert_allclose(evaluate(found.model, feeds)["p"], evaluate(source, feeds)["p"], atol=5e-3)
+
+
+def test_all_clamped_inputs_joined():
+    """Nothing is left to saturate: a clip per input, one cast for all; what else reads an input sees it clamped."""
+    source = model(
+        [
+            node("Reshape", ["a", "flat"], "a1"),
+            node("Concat", ["a1", "b"], "all", axis=1),
+            node("MatMul", ["all", "w"], "y"),
+        ],
+        [value("a", "N", 2, 2), value("b", "N", 4)],
+        [value("y", "N", 1)],
+        {"w": np.ones((8, 1), np.float32), "flat": np.array([-1, 4])},
+    )
+    found = to_fp16(source, Fp16Options(clamped=("a", "b")))
+    assert operations(found.model) == ["Clip", "Reshape", "Clip", "Concat", "Cast", "MatMul", "Cast"]
+    feeds = {"a": np.full((1, 2, 2), 50, np.float32), "b": np.full((1, 4), -3, np.float32)}
+    assert evaluate(found.model, feeds)["y"] == 40 - 12
+    half = to_fp16(source, Fp16Options(clamped=("b",)))
+    assert operations(half.model) == ["Reshape", "Clip", "Concat", "Clip", "Cast", "MatMul", "Cast"]
+    feeds["a"][:] = 1e6
+    assert np.isinf(evaluate(half.model, feeds)["y"]).all()  # 4 * 65504: the sum is beyond FP16, the inputs are not
+    feeds["a"][:, 1:] = 0
+    feeds["a"][:, :, 1:] = 0
+    assert evaluate(half.model, feeds)["y"] == 65504  # less 12, which FP16 rounds away
 
 
 def test_dense_inputs_saturate():
