@@ -8,6 +8,8 @@ dense tower stays behind it.
 
 from __future__ import annotations
 
+from tensorflow.core.framework import node_def_pb2
+
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.placement.control import regions
@@ -16,6 +18,7 @@ from graph_opt.recognise.facts import Facts
 from graph_opt.report import PassOutcome, Refused
 from graph_opt.view import GraphView, node_of
 
+_FEW_EDGES = 16
 REASONS = {
     "no_lookups": "the model has no embedding op that could go first",
     "no_dense": "the model has no dense part that could wait",
@@ -81,6 +84,7 @@ def _hold(
     by_signature = signature_sets(item, view)
     inside = {n for region in regions(view, list(view)) for n in region}
     held: dict[str, list[str]] = {}
+    able: dict[str, tuple[str, ...]] = {}
     left: list[Refused] = []
     above = {lookup: view.ancestors([lookup]) for lookup in first}  # checks of the ids, which the lookup waits for
     for name in _starts(view, sides):
@@ -99,9 +103,26 @@ def _hold(
             reason = REASONS["other_signature"].format(lookup=other, signature=users)
             left.append(Refused(what=f"node {name}", reason=reason, nodes=(name, other)))
         if waits:
-            view.set_inputs(name, [*view.node(name).input, *(f"^{lookup}" for lookup in waits)])
             held[name] = waits
+            able[name] = tuple(n for n in first if name not in above[n] and by_signature[name] <= by_signature[n])
+    _add_waits(view, held, able)
     return held, left
+
+
+def _add_waits(view: GraphView, held: dict[str, list[str]], able: dict[str, tuple[str, ...]]) -> None:
+    """Each start waits for its lookups; where that is many edges, for one node that waits for all it may wait for.
+
+    able: lookups that each start may wait for, those included that it needs anyway.
+    """
+    few = sum(len(waits) for waits in held.values()) <= _FEW_EDGES
+    barriers: dict[tuple[str, ...], str] = {}
+    for name, waits in held.items():
+        if not few and able[name] not in barriers:
+            node = node_def_pb2.NodeDef(name=view.unique_name("tfctr/lookups_done"), op="NoOp")
+            node.input.extend(f"^{lookup}" for lookup in able[name])
+            barriers[able[name]] = view.add(node).name
+        sources = waits if few else [barriers[able[name]]]
+        view.set_inputs(name, [*view.node(name).input, *(f"^{source}" for source in sources)])
 
 
 def _starts(view: GraphView, sides: Sides) -> list[str]:

@@ -12,25 +12,26 @@ from graph_opt.placement.crossings import Crossings
 from graph_opt.placement.merging import PACK_OP
 from graph_opt.placement.sides import signature_sets
 from graph_opt.placement.words import Nodes
-from graph_opt.view import GraphView, node_of
+from graph_opt.verify import output_dtypes
+from graph_opt.view import GraphView, node_of, port_of
 
 
 def move_waits(item: GraphItem, view: GraphView, crossings: Crossings) -> tuple[int, list[tuple[str, str]]]:
     """(number of control edges that no longer cross, those that still do: source, node)."""
     moved, left = 0, []
+    signatures = signature_sets(item, view)
     for source, name in crossings.control():
-        if crossings.device[name] == crossings.dense and _move(item, view, crossings, source, name):
+        if crossings.device[name] == crossings.dense and _move(view, crossings, signatures, source, name):
             moved += 1
         else:
             left.append((source, name))
     return moved, left
 
 
-def _move(item: GraphItem, view: GraphView, crossings: Crossings, source: str, name: str) -> bool:
+def _move(view: GraphView, crossings: Crossings, signatures: dict[str, frozenset[str]], source: str, name: str) -> bool:
     if source in view.ancestors(view.inputs(name)):
         _drop(view, source, name)
         return True
-    signatures = signature_sets(item, view)
     above = view.ancestors([source])
     for tensor, readers in _crossed(view, crossings, name).items():
         gate = node_of(tensor)
@@ -39,7 +40,7 @@ def _move(item: GraphItem, view: GraphView, crossings: Crossings, source: str, n
             continue
         if view.node(gate).op != PACK_OP:
             near = Nodes(view, f"{gate}/tfctr_transfer", crossings.sparse)
-            dtype = tf.as_dtype(view_dtype(view, tensor))
+            dtype = tf.as_dtype(_dtype(view, tensor))
             gate = node_of(near.op("Identity", "wait", [tensor], T=dtype))
             for reader in readers:
                 inputs = [f"{gate}:0" if i == tensor else i for i in view.inputs(reader)]
@@ -73,9 +74,6 @@ def _crossed(view: GraphView, crossings: Crossings, name: str) -> dict[str, list
     return found
 
 
-def view_dtype(view: GraphView, tensor: str) -> int:
+def _dtype(view: GraphView, tensor: str) -> int:
     """DataType number of a tensor."""
-    from graph_opt.verify import output_dtypes
-    from graph_opt.view import port_of
-
     return output_dtypes(view.producer(tensor))[port_of(tensor)]

@@ -11,7 +11,9 @@ import tensorflow as tf
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.lookups_first import lookups_first
-from graph_opt.testing import SIGNATURE, Tables, apply, assert_refused, assert_rewrites, graph_item
+from graph_opt.passes.merge_transfers import merge_transfers
+from graph_opt.passes.place_devices import place_devices
+from graph_opt.testing import SIGNATURE, Tables, apply, assert_refused, assert_rewrites, graph_item, run_item
 from graph_opt.view import GraphView
 from tests.graph_opt.graphs import placeholder, table
 from tests.graph_opt.placement.small_models import (
@@ -23,6 +25,7 @@ from tests.graph_opt.placement.small_models import (
     two_stages,
     weights,
 )  # fmt: skip
+from tests.graph_opt.placement.two_devices import OPTIONS, TwoDevices, assert_same, crossed
 
 
 def waits(item: GraphItem) -> dict[str, set[str]]:
@@ -57,6 +60,26 @@ def test_what_needs_one_lookup_waits_for_the_other(tmp_path: Path) -> None:
     ids = np.array([3, 5])
     after = assert_rewrites(lookups_first, item, feeds={"a": ids, "b": ids}, fired=2)
     assert sorted(len(names) for names in waits(after).values()) == [1, 1]
+
+
+def test_many_waits_go_through_one_node(tmp_path: Path) -> None:
+    names = "abcdef"
+
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        found = [tf.gather(tables["t"], placeholder(tf.int64, [None], name)) for name in names]
+        return {name: tf.matmul(rows, weights(WIDTH, 2)) for name, rows in zip(names, found, strict=True)}
+
+    item = graph_item(build, tables={"t": table(width=WIDTH)}, work_dir=tmp_path)
+    feeds = {name: np.array([1, 2]) for name in names}
+    after = assert_rewrites(lookups_first, item, feeds=feeds, fired=len(names))
+    assert sorted(len(found) for found in waits(after).values()) == [1] * len(names) + [len(names)]
+    view = GraphView(after.graph_def)
+    assert all(lookups(after) <= view.ancestors([n.name]) for n in view if n.op == "MatMul")
+    placed = apply(merge_transfers, apply(place_devices, after, OPTIONS)[0], OPTIONS)[0]
+    with TwoDevices(placed) as session:
+        got, metadata = session.run(feeds)
+    assert_same(got, run_item(item, feeds))
+    assert [(c.transfers, c.waits) for c in crossed(metadata)] == [(1, 0), (1, 0)]
 
 
 def test_a_two_stage_lookup_stays_behind(tmp_path: Path) -> None:
