@@ -45,7 +45,7 @@ def _random(
         # Every user is there where there are rows enough: rows in any order.
         return rng.permutation(np.arange(shape[0]) % sizes.user_rows).astype(dtype.as_numpy_dtype)
     if dtype.is_bool:
-        return rng.random(shape) < 0.5
+        return np.asarray(rng.random(shape) < 0.5)
     if dtype.is_integer:
-        return rng.integers(0, 4, shape).astype(dtype.as_numpy_dtype)
-    return (rng.standard_normal(shape) * scale).astype(dtype.as_numpy_dtype)
+        return np.asarray(rng.integers(0, 4, shape), dtype.as_numpy_dtype)
+    return np.asarray(rng.standard_normal(shape) * scale, dtype.as_numpy_dtype)

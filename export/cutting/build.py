@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from tensorflow.core.framework import graph_pb2, node_def_pb2
-from tensorflow.python.framework import dtypes
+from tensorflow.python.framework import dtypes, versions
 
 from export.cutting.joins import join_nodes
 from export.cutting.region import Region
@@ -34,6 +34,8 @@ class TowerGraph:
     def __init__(self, item: GraphItem, facts: Facts, rows: FormRows, region: Region, supplies: Supplies) -> None:
         self._item, self._facts, self._rows, self._region, self._supplies = item, facts, rows, region, supplies
         self.graph_def = graph_pb2.GraphDef()
+        # Placeholders of scalars have a shape from version 24 on.
+        self.graph_def.versions.producer = versions.GRAPH_DEF_VERSION
         self._view = GraphView(self.graph_def)
         self._build = Builder(self._view, PREFIX, custom=False)
         self.tensors: dict[str, str] = {}
