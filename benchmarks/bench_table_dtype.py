@@ -78,13 +78,14 @@ def measure_whole(features: int, batch: int, rounds: int, folder: pathlib.Path) 
 
 
 def _in_turn(contestants: Mapping[str, Callable[[int], float]], rounds: int, ring: int) -> dict[str, np.ndarray]:
-    """Samples by name. Who comes first changes every round; each finds its rows touched by another equally long ago."""
+    """Samples by name. The order is drawn anew every round: whoever runs before leaves its rows in the caches."""
     names = list(contestants)
+    rng = np.random.default_rng(0)
     samples: dict[str, list[float]] = {name: [] for name in names}
     for r in range(-ring, rounds):
-        turn = r % len(names)
-        for place, name in enumerate(names[turn:] + names[:turn]):
-            taken = contestants[name]((r + place * (ring // len(names))) % ring)
+        for which in rng.permutation(len(names)):
+            name = names[which]
+            taken = contestants[name]((r + which * (ring // len(names))) % ring)
             if r >= 0:
                 samples[name].append(taken)
     return {name: np.array(times) for name, times in samples.items()}
