@@ -101,3 +101,14 @@ def test_bench_gives_ratios(model: pathlib.Path, bundle: pathlib.Path, capfd: py
 def test_passes_lists_every_pass(capfd: pytest.CaptureFixture[str]) -> None:
     names = [p["name"] for p in json.loads(output(capfd, "passes", "--json"))]
     assert names.index("externalise_tables") < names.index("fuse_lookups") < names.index("pack_inputs")
+
+
+def test_passes_tells_one_in_full(capfd: pytest.CaptureFixture[str]) -> None:
+    text = output(capfd, "passes", "pack_inputs")
+    for words in ("why here:", "feeding them is as cheap as packing", "before ", "after "):
+        assert words in text
+    (row,) = json.loads(output(capfd, "passes", "pack_inputs", "--json"))
+    assert row["can_disable"] and row["reasons"] and row["example"]
+    assert output(capfd, "passes", "--markdown").startswith("# Passes")
+    output(capfd, "passes", "nope", code=2)
+    output(capfd, "passes", "pack_inputs", "--markdown", code=2)

@@ -157,3 +157,21 @@ def test_every_command_line_of_the_docs_parses(repo_root: pathlib.Path) -> None:
             except SystemExit as stop:
                 code = int(stop.code or 0)
         assert code == 0, f"{os.path.relpath(page, repo_root)}: {line}: {told.getvalue()}"
+
+
+def test_inspect_shows_the_split_devices_and_tables(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    options = ["--user-features", "user_*,age", "--device-map", "dense=/GPU:0", "--table-dtype", "fp16"]
+    assert main(["convert", "model", "all", *options]) == 0
+    told = capfd.readouterr().out
+    for words in ("once per user (serving_default): 3 of 5 features", "on /device:GPU:0", "tables: none"):
+        assert words in told, told
+    assert main(["inspect", "all"]) == 0
+    told = capfd.readouterr().out
+    for words in ("Once per user: age, user_id, user_last", "row_to_user", "What crosses per call", "stays as it was"):
+        assert words in told, told
+    page = (folder / "all.report.html").read_text()
+    for words in ("<h2>Once per user", "<h2>Devices", "<h2>Smaller tables"):
+        assert words in page
