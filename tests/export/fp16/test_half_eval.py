@@ -50,6 +50,7 @@ CASES = {
     "Cast": ([X], {"to": TensorProto.INT64}, 1),
     "Clip": ([X, np.float32(-1), np.float32(0.5)], {}, 1),
     "Concat": ([X, X], {"axis": 1}, 1),
+    "Conv": ([normal(2, 3, 8), normal(4, 3, 2), normal(4)], {"strides": [2]}, 1),
     "ConstantOfShape": ([np.array([2, 3])], {}, 1),
     "CumSum": ([X, np.int64(1)], {}, 1),
     "Einsum": ([X, normal(6, 2, 3)], {"equation": "bi,ieo->beo"}, 1),

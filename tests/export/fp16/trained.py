@@ -45,13 +45,16 @@ class _Ranker(keras.Model):
 
 @functools.cache
 def trained_tower(folder: Path) -> tuple[Tower, dict[str, np.ndarray], np.ndarray]:
-    """(tower, inputs of the test rows, their labels). Seconds: two epochs over 90,000 rows."""
-    data = movielens.load(folder)
+    """(tower, inputs of the test rows, their labels): two epochs over the first 90 % of the ratings."""
+    ratings = movielens.read(folder)  # in order of time
+    ids = np.stack([ratings.user, ratings.item, ratings.time // 3600 % 24, ratings.time // 86400 % 7], 1)
+    labels = (ratings.rating >= movielens.LIKED).astype(np.float32)
+    test = len(labels) // 10
     keras.utils.set_random_seed(0)
     model = _Ranker()
     model.compile(keras.optimizers.Adam(2e-3), loss="binary_crossentropy")
-    model.fit(_ids(data.train), data.train_labels, batch_size=1024, epochs=2, verbose=0)
-    embeddings = model.embed(tf.constant(_ids(data.test))).numpy()
+    model.fit(ids[:-test], labels[:-test], batch_size=1024, epochs=2, verbose=0)
+    embeddings = model.embed(tf.constant(ids[-test:])).numpy()
     spec = tf.TensorSpec((None, embeddings.shape[1]), tf.float32, "embeddings")
     frozen = convert_variables_to_constants_v2(tf.function(model.tower, autograph=False).get_concrete_function(spec))
     graph = frozen.graph.as_graph_def()
@@ -66,8 +69,4 @@ def trained_tower(folder: Path) -> tuple[Tower, dict[str, np.ndarray], np.ndarra
         outputs=(TowerTensor(name="click", tensor=output, source=output, dtype="float32", shape=(None, 1)),),
         nodes=frozenset(node.name for node in graph.node if node.op != "Placeholder"),
     )
-    return tower, {"embeddings": embeddings}, data.test_labels
-
-
-def _ids(columns):
-    return np.stack([np.asarray(columns[name], np.int64) for name in _FEATURES], 1)
+    return tower, {"embeddings": embeddings}, labels[-test:]

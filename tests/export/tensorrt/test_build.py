@@ -1,7 +1,5 @@
 """Plans by the library that is installed (no GPU needed with tensorrt_rtx), and by one that records and fails."""
 
-import contextlib
-
 import numpy as np
 import pytest
 
@@ -102,12 +100,13 @@ def test_refit_without_a_gpu_leaves_this_process_alone(library):
     """REFIT needs a CUDA driver, and its failure spoils a process for all builds to come."""
     if library.name != "tensorrt_rtx":
         pytest.skip("seen with tensorrt_rtx only")
-    target, found = library.targets[0], None
-    with contextlib.suppress(BuildError):
+    target, found, error = library.targets[0], None, ""
+    try:
         found = build(half(mlp(), "x"), target, BuildOptions(refit=True))
+    except BuildError as refused:
+        error = str(refused)
     if found is None:
-        with pytest.raises(BuildError, match="builds no plan.*CUDA"):
-            build(half(mlp(), "x"), target, BuildOptions(refit=True))
+        assert "builds no plan" in error and "CUDA" in error
     else:
         assert found.isolated and found.recipes[target]["flags"] == ["REFIT"]
     assert build(half(mlp(), "x"), target)
