@@ -26,7 +26,7 @@ def test_targets(text, targets):
     assert parse_targets(text, RTX) == targets
 
 
-@pytest.mark.parametrize("text", ["sm70", "ampere", "sm8", "sm80;sm89"])
+@pytest.mark.parametrize("text", ["sm70", "ampere", "sm8", "sm80;sm89", "none", "current"])
 def test_unknown_target_lists_the_known(text):
     with pytest.raises(UsageError, match=f"unknown target '{text}': tensorrt_rtx 1.7.1 builds for sm80, sm89, sm120"):
         parse_targets(text, RTX)
@@ -55,6 +55,36 @@ def test_tensorrt_without_a_gpu():
 def test_no_target(text):
     with pytest.raises(UsageError, match="no target given; tensorrt_rtx 1.7.1 builds for sm80"):
         parse_targets(text, RTX)
+
+
+def cuda(major=9, minor=0, fails=()):
+    """A driver library whose calls fill in what they are given."""
+
+    def attribute(target, which, device):
+        target._obj.value = {75: major, 76: minor}[which]
+        return int("attribute" in fails)
+
+    return types.SimpleNamespace(
+        cuInit=lambda flags: 100 * ("init" in fails),
+        cuDeviceGet=lambda device, k: int("device" in fails),
+        cuDeviceGetAttribute=attribute,
+    )
+
+
+def test_gpu_of_the_machine(monkeypatch):
+    monkeypatch.setattr(module.ctypes, "CDLL", lambda name: cuda(10, 3))
+    assert module.gpu_target() == "sm103"
+    for fails in ("init", "device", "attribute"):
+        monkeypatch.setattr(module.ctypes, "CDLL", lambda name, fails=fails: cuda(fails=fails))
+        assert module.gpu_target() is None
+
+
+def test_no_driver(monkeypatch):
+    def missing(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(module.ctypes, "CDLL", missing)
+    assert module.gpu_target() is None
 
 
 def test_nothing_installed(monkeypatch):
