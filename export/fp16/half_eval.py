@@ -22,6 +22,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from export.fp16.graph import MOVERS
 from tfctr.errors import InputError, UsageError
 
 Array = npt.NDArray[Any]
@@ -106,7 +107,8 @@ class HalfEvaluator:
     def _compute(self, k: int, values: Mapping[str, Array]) -> list[Array]:
         node = self.nodes[k]
         inputs = [values[name] if name else None for name in node.input]
-        half = any(value is not None and value.dtype == _F16 for value in inputs)
+        # What only moves values does so in FP16, at half the bytes.
+        half = node.op_type not in MOVERS and any(value is not None and value.dtype == _F16 for value in inputs)
         if half:
             inputs = [
                 self._widened[name] if name in self._widened else None if value is None else _widen(value)
