@@ -83,6 +83,11 @@ class ConvertOptions:
     only_lookups: frozenset[str] | None = None
     only_rewrites: frozenset[str] | None = None
 
+    def __post_init__(self) -> None:
+        # One pattern given as text is meant as one pattern, not as its letters.
+        if isinstance(self.user_features, str):
+            object.__setattr__(self, "user_features", (self.user_features,))
+
     def wants(self, rewrite: str) -> bool:
         """Whether a pass may do the rewrite of this name (``only_rewrites``)."""
         return self.only_rewrites is None or rewrite in self.only_rewrites

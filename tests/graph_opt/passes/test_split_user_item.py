@@ -177,6 +177,10 @@ def test_a_pattern_that_matches_nothing_names_the_nearest(tmp_path: Path) -> Non
         apply(split_user_item, ranker(tmp_path), ConvertOptions(user_features=("u1", "user_0")))
 
 
+def test_one_pattern_may_be_given_as_text() -> None:
+    assert ConvertOptions(user_features="user_*").user_features == ("user_*",)  # type: ignore[arg-type]
+
+
 def test_a_pattern_is_judged_before_any_work(zoo: Zoo, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--user-features nobody: .*the nearest are"):
         tfctr.convert(zoo("c_keras_onehot").path, tmp_path / "bundle", user_features=("nobody",))

@@ -191,8 +191,11 @@ def item_of(graph: Graph, tmp_path: Path) -> GraphItem:
     return graph_item(build, work_dir=tmp_path)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("device", ["/CPU:0", "/GPU:0"])
+# Cases that show every way of joining with stock operations.
+STOCK = ("dense layer", "factorisation machine", "attention and tower", "cross layers", "einsum per field")
+
+
+@pytest.mark.parametrize(("name", "device"), [(n, "/CPU:0") for n in CASES] + [(n, "/GPU:0") for n in STOCK])
 def test_rule(name: str, device: str, tmp_path: Path) -> None:
     graph, expected = CASES[name]
     item = item_of(graph, tmp_path)
