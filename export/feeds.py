@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -12,13 +13,14 @@ from export.tower import Tower, TowerTensor
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """rows: B. user_rows: U. inner: of every other dimension that the tower leaves open (by default different numbers
-    along different axes).
+    """rows: B. user_rows: U. inner: of every other dimension that the tower leaves open. distinct: whether those of
+    different names differ (``inner``, ``inner`` + 1...).
     """
 
     rows: int
     user_rows: int = 2
     inner: int = 4
+    distinct: bool = False
 
 
 def random_feeds(tower: Tower, sizes: Sizes, seed: int = 0, *, scale: float = 1.0) -> dict[str, np.ndarray]:
@@ -26,15 +28,26 @@ def random_feeds(tower: Tower, sizes: Sizes, seed: int = 0, *, scale: float = 1.
     [0, U). Equal seeds, equal arrays.
     """
     rng = np.random.default_rng((seed, sizes.rows, sizes.user_rows, sizes.inner))
-    return {one.name: _random(one, shape_of(one, sizes), rng, sizes, scale) for one in tower.inputs}
+    names = open_sizes(tower)
+    return {one.name: _random(one, _shape(one, sizes, names), rng, sizes, scale) for one in tower.inputs}
 
 
-def shape_of(one: TowerTensor, sizes: Sizes) -> tuple[int, ...]:
-    """The shape of an input at these sizes."""
+def open_sizes(tower: Tower) -> list[str]:
+    """Names of the inner sizes that the tower leaves open, in order, without repeats."""
+    return list(dict.fromkeys(name for one in tower.inputs for name in one.dims if name))
+
+
+def _shape(one: TowerTensor, sizes: Sizes, names: Sequence[str]) -> tuple[int, ...]:
     rows = sizes.user_rows if one.side == "user" else sizes.rows
-    return tuple(
-        size if size is not None else rows if axis == 0 else sizes.inner for axis, size in enumerate(one.shape)
-    )
+    found = []
+    for axis, size in enumerate(one.shape):
+        if size is None and axis == 0:
+            size = rows
+        elif size is None:
+            name = one.dims[axis] if one.dims else ""
+            size = sizes.inner + (names.index(name) if sizes.distinct and name else 0)
+        found.append(size)
+    return tuple(found)
 
 
 def _random(

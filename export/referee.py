@@ -16,7 +16,7 @@ from export.feeds import Sizes, random_feeds
 from export.onnx.runtime import OnnxSession
 from export.reasons import CannotExport
 from export.tower import Tower
-from export.tower_session import TowerSession
+from export.tower_session import TowerSession, sizes_differ
 
 ATOL = RTOL = 1e-5
 # (sizes, standard deviation of the random inputs). More than one scale: outputs of a wide one may all be 0 or 1.
@@ -50,7 +50,11 @@ def judge(tower: Tower, model: onnx.ModelProto, *, samples: Sequence[Feeds] = ()
     Raises CannotExport: other numbers (output, batch size and the largest difference are named), outputs that are NaN
     throughout, rows that depend on each other (an engine may fill a batch up), or a model that does not run.
     """
-    trials = [random_feeds(tower, sizes, seed=k, scale=scale) for k, (sizes, scale) in enumerate(TRIALS)]
+    distinct = sizes_differ(tower)
+    trials = [
+        random_feeds(tower, dataclasses.replace(sizes, distinct=distinct), seed=k, scale=scale)
+        for k, (sizes, scale) in enumerate(TRIALS)
+    ]
     trials += [dict(one) for one in samples]
     try:
         session = OnnxSession(model, threads=threads)
@@ -71,7 +75,7 @@ def judge(tower: Tower, model: onnx.ModelProto, *, samples: Sequence[Feeds] = ()
         for name, value in last.items():
             if value.dtype.kind == "f" and value.size and not np.isfinite(value).any():
                 raise CannotExport(f"its output {name} is not finite in TensorFlow either, so nothing can be compared")
-        _check_rows(tower, reference)
+        _check_rows(tower, reference, dataclasses.replace(TRIALS[-1][0], distinct=distinct))
     rows = tuple(_rows(tower, feeds) for feeds in trials)
     return Verdict(max_difference=max(worst.values()), outputs=worst, rows=rows, samples=len(samples))
 
@@ -105,9 +109,8 @@ def _compare(name: str, got: np.ndarray, value: np.ndarray, what: str) -> float:
     return float(np.max(difference, initial=0.0))
 
 
-def _check_rows(tower: Tower, reference: TowerSession) -> None:
+def _check_rows(tower: Tower, reference: TowerSession, sizes: Sizes) -> None:
     """Row k must depend on row k of the inputs (and its user's) alone."""
-    sizes = TRIALS[-1][0]
     feeds = random_feeds(tower, sizes, seed=len(TRIALS))
     whole = _reference(reference, feeds)
     to_user = next((feeds[one.name] for one in tower.inputs if one.side == "row_to_user"), None)

@@ -16,7 +16,8 @@ class TowerTensor:
 
     name: for people and for the engine's binding (letters, digits, underscore). tensor: in ``Tower.graph_def``.
     source: in the model's graph. dtype: TensorFlow's name. shape: None for the rows and every dimension not known.
-    side: one of ``SIDES`` for an input, "" for an output.
+    side: one of ``SIDES`` for an input, "" for an output. dims: names of the inner sizes that are not known, "" for the
+    others; equal names are equal sizes. Empty: nothing is known of them.
     """
 
     name: str
@@ -25,6 +26,7 @@ class TowerTensor:
     dtype: str
     shape: tuple[int | None, ...]
     side: str = ""
+    dims: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

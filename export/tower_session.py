@@ -8,7 +8,22 @@ from types import TracebackType
 import numpy as np
 import tensorflow as tf
 
+from export.feeds import Sizes, open_sizes, random_feeds
 from export.tower import Tower
+
+
+def sizes_differ(tower: Tower) -> bool:
+    """Whether inner sizes of different names may differ: two histories, each of a length of its own. Some models need
+    equal lengths all the same, which only a run tells.
+    """
+    if len(open_sizes(tower)) < 2:
+        return False
+    with TowerSession(tower) as session:
+        try:
+            session.run(random_feeds(tower, Sizes(rows=3, distinct=True)))
+        except (tf.errors.InvalidArgumentError, ValueError):
+            return False
+    return True
 
 
 class TowerSession:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,9 +147,24 @@ def tower_tensors(
             dtype=facts.dtype(tensor).name,
             shape=shape_of(facts, rows, tensor),
             side=side_of(item, facts, rows, tensor, row_to_user),
+            dims=_dims(rows, tensor, names[tensor], shape_of(facts, rows, tensor)),
         )
         for tensor in tensors
     )
+
+
+def _dims(rows: FormRows, tensor: str, name: str, shape: Sequence[int | None]) -> tuple[str, ...]:
+    """Names of the open inner sizes: those that come from one size of the model's inputs have one name."""
+    kinds = rows.kind(tensor).dims or ()
+    found = []
+    for axis, size in enumerate(shape):
+        if size is not None or axis == 0:
+            found.append("")
+            continue
+        dim = kinds[axis] if len(kinds) == len(shape) else None
+        known = dim is not None and dim.coef == 1 and dim.rows == 0 and len(dim.symbols) == 1
+        found.append(re.sub(r"[^A-Za-z0-9]+", "_", dim.symbols[0] if dim and known else f"{name}_{axis}"))
+    return tuple(found) if any(found) else ()
 
 
 def shape_of(facts: Facts, rows: FormRows, tensor: str) -> tuple[int | None, ...]:

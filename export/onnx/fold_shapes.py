@@ -22,6 +22,7 @@ from export.onnx.ordering import sort_nodes
 from export.onnx.runtime import OnnxSession
 from export.reasons import CannotExport
 from export.tower import Tower
+from export.tower_session import sizes_differ
 
 # Differing in one size from the first.
 PROBES = (
@@ -124,8 +125,9 @@ def _run(model: onnx.ModelProto, tower: Tower, tensors: Sequence[str]) -> list[d
     inputs = {one.name for one in probed.graph.input}
     session = OnnxSession(probed)
     found = []
+    distinct = sizes_differ(tower)
     for sizes in PROBES:
-        feeds = random_feeds(tower, sizes)
+        feeds = random_feeds(tower, dataclasses.replace(sizes, distinct=distinct))
         fed = {one.tensor: feeds[one.name] for one in tower.inputs if one.tensor in inputs}
         try:
             outputs = session.fetch([name for name in tensors if name not in inputs], fed)

@@ -108,8 +108,10 @@ def _info(one: TowerTensor) -> onnx.ValueInfoProto:
 def dimensions(one: TowerTensor) -> list[int | str]:
     """Sizes, with names for those that are not known: ``N`` rows, ``U`` user rows, ``name_1``... inside."""
     rows = USER_ROWS if one.side == "user" else ROWS
+    names = one.dims or tuple(f"{one.name}_{axis}" for axis in range(len(one.shape)))
     return [
-        size if size is not None else rows if axis == 0 else f"{one.name}_{axis}" for axis, size in enumerate(one.shape)
+        size if size is not None else rows if axis == 0 else names[axis] or f"{one.name}_{axis}"
+        for axis, size in enumerate(one.shape)
     ]
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from export.attempt import attempt_export
 from export.cut import CannotExport, cut_tower
+from export.tower_session import sizes_differ
 from graph_opt.passes.fuse_lookups import fuse_lookups
 from graph_opt.testing import SIGNATURE, apply, graph_item
 from tests.export.wholes import cut_and_compare, exported, inputs_of
@@ -341,3 +342,27 @@ def test_weights_that_are_no_numbers(item_of):
         return {"y": tf.matmul(placeholder(tf.float32, [None, 4], "x"), tf.constant(bad, name="kernel"))}
 
     assert "weight kernel has 1 NaN" in attempt_export(item_of(build), SIGNATURE).reason
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_two_histories_of_any_length(item_of, equal):
+    """Lengths that come from one input have one name, and may differ from others unless the model needs them equal."""
+
+    def build(tables):
+        scores = []
+        for name in ("clicks", "buys"):
+            ids = placeholder(tf.int64, [None, None], name)
+            rows = tf.gather(tables["emb"], ids)
+            mask = tf.cast(tf.not_equal(ids, 0), tf.float32)
+            scores.append(tf.reshape(tf.tensordot(rows, weights(4, 1), 1), tf.shape(ids)) * mask)
+        joined = scores[0] * scores[1] if equal else tf.concat(scores, 1)
+        return {"y": tf.reduce_sum(joined, 1, keepdims=True)}
+
+    item = item_of(build, emb=table())
+    lengths = (6, 6) if equal else (6, 3)
+    request = {n: RNG.integers(0, 100, (5, k)) for n, k in zip(("clicks", "buys"), lengths, strict=True)}
+    tower = cut_and_compare(item, request)
+    names = {one.name: one.dims[1] for one in tower.inputs}
+    assert len(set(names.values())) == 2 and names["clicks"] == names["clicks_1"] != names["buys"]
+    assert sizes_differ(tower) == (not equal)
+    exported(item)
