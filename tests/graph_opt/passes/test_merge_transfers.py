@@ -362,3 +362,25 @@ def test_a_model_without_embeddings_packs_its_outputs(tmp_path: Path) -> None:
     after = assert_rewrites(merge_transfers, placed(item), feeds=feeds, options=OPTIONS, fired=2)
     assert op_counts(after)["ConcatV2"] == 1
     assert [c.transfers for c in run_both(item, after, feeds)] == [1, 1]
+
+
+def test_tf1_control_flow_keeps_its_numbers(tmp_path: Path) -> None:
+    """Conditions and loops of Switch, Merge and Enter nodes stay on one side each."""
+
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            found = tf.gather(tables["a"], placeholder(tf.int64, [None], "a"))
+            big = placeholder(tf.bool, [], "big")
+            h = tf.compat.v1.cond(big, lambda: found * 2.0, lambda: found + 1.0)
+            h = tf.compat.v1.while_loop(lambda k, _: k < 3, lambda k, v: (k + 1, v * 1.5), [tf.constant(0), h])[1]
+            return {"y": tf.matmul(h, weights(WIDTH, 1)), "z": tf.matmul(found, weights(WIDTH, 2))}
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+
+    item = graph_item(build, tables={"a": table(width=WIDTH)}, work_dir=tmp_path)
+    assert {"Switch", "Merge", "Enter"} <= {n.op for n in item.graph_def.node}
+    before, outcome = apply(place_devices, apply(lookups_first, item)[0], OPTIONS)
+    assert any("TF1 control flow" in note for note in outcome.notes)
+    after = apply(merge_transfers, before, OPTIONS)[0]
+    run_both(item, after, [{"a": np.array([1, 2, 3]), "big": big} for big in (True, False)])
