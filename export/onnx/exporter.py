@@ -12,12 +12,13 @@ from export.onnx.checks import check_model, check_ops, check_weights
 from export.onnx.constants import gather_constants
 from export.onnx.convert import OPSET, convert
 from export.onnx.empty_axes import drop_empty_axes
+from export.onnx.fills import drop_fills
 from export.onnx.fold_shapes import fold_shapes
 from export.onnx.naming import name_canonically
 from export.tower import Tower
 
 # Raised with every change that can change the model of an unchanged tower: caches of exports hold it.
-EXPORTER_VERSION = 1
+EXPORTER_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,8 @@ def to_onnx(tower: Tower) -> OnnxTower:
     gather_constants(model)
     dropped = drop_empty_axes(model)
     folded, left = fold_shapes(model, tower)
+    fills = drop_fills(model, tower)
+    left = [what for what in left if any(what.endswith(f" {node.name}") for node in model.graph.node)]
     origins = name_canonically(model, tower)
     check_model(model)
     check_ops(model, origins)
@@ -58,6 +61,8 @@ def to_onnx(tower: Tower) -> OnnxTower:
     notes = [f"{translated} nodes from tf2onnx, {nodes} after folding {folded} shapes"]
     if dropped:
         notes.append(f"{dropped} Squeeze or Unsqueeze without axes removed")
+    if fills:
+        notes.append(f"{fills} tensors of one number became that number")
     if left:
         notes.append(f"{len(left)} shapes depend on more than the rows and stay computed: {', '.join(left[:5])}")
     report = {
@@ -67,6 +72,7 @@ def to_onnx(tower: Tower) -> OnnxTower:
         "empty_axes_dropped": dropped,
         "shapes_folded": folded,
         "shapes_left": left,
+        "fills_dropped": fills,
         "bytes": model.ByteSize(),
         "seconds": round(time.perf_counter() - start, 3),
     }

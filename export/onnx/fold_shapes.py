@@ -16,22 +16,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
-from export.feeds import Sizes, random_feeds
 from export.onnx.graph import add_constant, constants, producers
 from export.onnx.ordering import sort_nodes
-from export.onnx.runtime import OnnxSession
-from export.reasons import CannotExport
+from export.onnx.probing import run_probes
 from export.tower import Tower
-from export.tower_session import sizes_differ
 
-# Differing in one size from the first.
-PROBES = (
-    Sizes(rows=3, user_rows=2, inner=4),
-    Sizes(rows=5, user_rows=2, inner=4),
-    Sizes(rows=3, user_rows=3, inner=4),
-    Sizes(rows=3, user_rows=2, inner=7),
-    Sizes(rows=7, user_rows=5, inner=6),
-)
 # op -> numbers of the inputs that are shapes, repeats, axes and the like.
 _SHAPE_INPUTS = {
     "Reshape": (1,),
@@ -79,7 +68,7 @@ def fold_shapes(model: onnx.ModelProto, tower: Tower) -> tuple[int, list[str]]:
     wanted |= {
         name for use in uses if use.node.op_type == "Reshape" for name in (use.node.input[0], use.node.output[0])
     }
-    runs = _run(model, tower, sorted(wanted))
+    runs = run_probes(model, tower, sorted(wanted))
     folded, left = 0, []
     for use in uses:
         if use.node.op_type == "Reshape":
@@ -115,28 +104,6 @@ def _computed_shapes(graph: onnx.GraphProto) -> list[_Use]:
         if place < len(node.input) and node.input[place] in made_by and known.get(node.input[place], False)
         and node.input[place] not in values
     ]  # fmt: skip
-
-
-def _run(model: onnx.ModelProto, tower: Tower, tensors: Sequence[str]) -> list[dict[str, np.ndarray]]:
-    probed = onnx.ModelProto()
-    probed.CopyFrom(model)
-    have = {one.name for one in probed.graph.output} | {one.name for one in probed.graph.input}
-    probed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors if name not in have)
-    inputs = {one.name for one in probed.graph.input}
-    session = OnnxSession(probed)
-    found = []
-    distinct = sizes_differ(tower)
-    for sizes in PROBES:
-        feeds = random_feeds(tower, dataclasses.replace(sizes, distinct=distinct))
-        fed = {one.tensor: feeds[one.name] for one in tower.inputs if one.tensor in inputs}
-        try:
-            outputs = session.fetch([name for name in tensors if name not in inputs], fed)
-        except Exception as error:
-            raise CannotExport(
-                f"ONNX Runtime can't run it at {sizes.rows} rows: {str(error).splitlines()[0][:300]}"
-            ) from error
-        found.append({**fed, **outputs})
-    return found
 
 
 def _reshape_target(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> np.ndarray | None:
