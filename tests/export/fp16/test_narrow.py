@@ -7,7 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from export.fp16.convert import count_casts
+from export.fp16.convert import Fp16Options, count_casts, to_fp16
 from export.fp16.half_eval import evaluate
 from export.fp16.narrow import NarrowOptions, narrow_tower
 from graph_opt.gate import GateLimits, engine_limits
@@ -43,6 +43,18 @@ def test_five_towers(name):
     feeds = tower_inputs(name, rows=50, seed=7)
     for output, array in zip(session.get_outputs(), session.run(None, feeds), strict=True):
         np.testing.assert_allclose(array, evaluate(source, feeds)[output.name], atol=5e-3)
+
+
+def test_cross_net_over_inputs_at_the_clamp():
+    """Embeddings of N(0, 50): the clamp does not bound terms of degree 4; plain FP16 is wrong, islands by name hold."""
+    source, feeds = exported("dcn").model, {"embeddings": tower_inputs("dcn", rows=100)["embeddings"] * 50}
+    plain = evaluate(to_fp16(source, Fp16Options(clamped=("embeddings",))).model, feeds)
+    want = evaluate(source, {"embeddings": np.clip(feeds["embeddings"], -10, 10)})
+    assert np.isnan(plain["click"]).any() or np.abs(plain["click"] - want["click"]).max() > 5e-3
+    found = narrow_tower(source, feeds, NarrowOptions(clamped=("embeddings",)))
+    assert found.precision == "fp16" and found.gate.passed
+    assert found.steps[0].added and all("reaches" in why for why in found.steps[0].added.values())
+    assert found.clamp.rows_beyond == {"embeddings": 1.0} and found.clamp.max_dp > 0.5
 
 
 def test_plain_tower_passes():
