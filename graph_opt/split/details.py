@@ -57,7 +57,8 @@ def boundary(item: GraphItem, written: Written) -> list[dict[str, Any]]:
     with graph.as_default():
         tf.import_graph_def(item.graph_def, name="")
     found = []
-    for group in written.groups:
+    there = {group.node for group in item.groups}
+    for group in (g for g in written.groups if g.node in there):  # those of which only a shape was wanted are gone
         side = "user" if node_of(group.node).startswith(f"{written.worlds.build.prefix}user/") else "item"
         for port in range(len(group.outputs)):
             found.append(_entry(graph, f"{group.node}:{port}", side))

@@ -474,3 +474,19 @@ def test_new_nodes_that_nothing_reads_are_gone(tmp_path: Path) -> None:
     view = GraphView(after.graph_def)
     needed = view.ancestors([*after.fetches(), *after.feeds()])
     assert all(n.name in needed for n in view if n.name.startswith("serving_default__split/"))
+
+
+def test_a_lookup_of_which_only_the_shape_is_read(tmp_path: Path) -> None:
+    """It is not in the split form, where shapes are made of row counts."""
+
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        u, i = placeholder(tf.float32, [None, 4], "u"), placeholder(tf.int64, [None], "i")
+        ids = placeholder(tf.int64, [None], "uids")
+        score = tf.tanh(tf.matmul(u, weights(4, 4))) * tf.gather(tables["i"], i)
+        return {"y": score, "ones": tf.ones(tf.shape(tf.gather(tables["u"], ids)))}
+
+    item = apply(fuse_lookups, graph_item(build, tables={"u": table(), "i": table()}, work_dir=tmp_path))[0]
+    after, _ = split(item, "u*")
+    assert [entry["side"] for entry in form_of(after).details["boundary"]] == ["item", "row_to_user"]
+    users = {"u": RNG.normal(size=(7, 4)).astype(np.float32), "uids": RNG.integers(0, ROWS, 7)}
+    assert_same_numbers(after, users, {"i": RNG.integers(0, ROWS, 7)})
