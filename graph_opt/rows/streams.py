@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from graph_opt.fused_node import FUSED_OP
 from graph_opt.item import FusedGroup
 from graph_opt.lookup_spec import CopySpec, LookupSpec, Placement
 from graph_opt.rows.dims import ONE, ROWS, Dim, Dims, number, of_tensor, product
@@ -43,6 +44,19 @@ def _row_lengths(site: Site) -> Kind:
         )
         return row((ROWS,), site.sources)
     return combine(site, [0, 1])
+
+
+@rule("RaggedTensorToSparse")
+def _ragged_to_sparse(site: Site) -> list[Kind]:
+    """A ragged feature as a sparse one, for lookups alone: the width of its dense shape is the longest row's."""
+    *splits, values = site.kinds
+    site.require(len(splits) == 1, "its values lie on more than one axis")
+    same = splits[0].name == "splits" and values.name == "values" and splits[0].feature == values.feature
+    site.require(same, "it reads values and row splits of different features")
+    readers = {node.op for node, _ in site.facts.view.consumers(site.output(2))}
+    site.require(readers <= {FUSED_OP}, "its dense shape, which depends on the longest row, is read")
+    made = stream_kinds(values.feature, sparse_rank=2)
+    return [made["indices"], values, made["dense_shape"]]
 
 
 @rule("Cast", "Identity", "IdentityN", "Snapshot", "StopGradient")

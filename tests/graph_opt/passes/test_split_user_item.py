@@ -20,7 +20,7 @@ from graph_opt.pipeline import LOOKUP_PASSES, REFERENCE_PASSES, run_passes
 from graph_opt.saved_model import load_inlined
 from graph_opt.split import proof
 from graph_opt.split.refusals import REASONS
-from graph_opt.testing import SIGNATURE, Tables, apply, assert_refused, graph_item
+from graph_opt.testing import SIGNATURE, Tables, apply, assert_refused, graph_item, run_item
 from graph_opt.view import GraphView
 from tests.graph_opt.graphs import ROWS, placeholder, sparse_input, table
 from tests.graph_opt.split.helpers import assert_same_numbers, form_of, new_ops, split
@@ -108,6 +108,42 @@ def test_sparse_features_have_their_parts_once_per_user(tmp_path: Path) -> None:
     form = form_of(after)
     assert {"uh_ids", "uh_indices", "uh_shape"} <= set(form.user_inputs)
     assert form.user_features == ("u0", "u1", "ud", "uh")
+
+
+def ragged_ranker(tmp_path: Path, reads_width: bool = False) -> GraphItem:
+    """A user's ragged history, made sparse before it is looked up. reads_width: the longest row's length is used too."""
+
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        values, splits = placeholder(tf.int64, [None], "uh_values"), placeholder(tf.int64, [None], "uh_row_splits")
+        history = tf.RaggedTensor.from_row_splits(values, splits, validate=False).to_sparse()
+        found = tf.nn.safe_embedding_lookup_sparse(tables["t"], history, combiner="sum")
+        x = tf.concat([found, tf.gather(tables["t"], placeholder(tf.int64, [None], "i"))], 1)
+        y = tf.nn.relu(tf.matmul(x, weights(x.shape[1], 8)))
+        return {"y": y / tf.cast(history.dense_shape[1], tf.float32) if reads_width else y}
+
+    return apply(fuse_lookups, graph_item(build, tables={"t": table()}, work_dir=tmp_path))[0]
+
+
+def test_ragged_features_made_sparse_come_once_per_user(tmp_path: Path) -> None:
+    after, outcome = split(ragged_ranker(tmp_path), "uh*")
+    form = form_of(after)
+    assert form.user_features == ("uh",) and not form.details["item_side"]
+    assert form.user_inputs == ("uh_row_splits", "uh_values")
+    assert new_ops(after)["user/RaggedTensorToSparse"] == 1
+    lengths, row_to_user = [2, 0, 3], np.array([2, 0, 1, 1, 2])
+    values = RNG.integers(0, ROWS, sum(lengths))
+    rows = [np.split(values, np.cumsum(lengths)[:-1])[u] for u in row_to_user]
+    items = {"i": RNG.integers(0, ROWS, len(row_to_user))}
+    once = {"uh_values": values, "uh_row_splits": np.cumsum([0, *lengths]), form.row_to_user: row_to_user}
+    each = {"uh_values": np.concatenate(rows), "uh_row_splits": np.cumsum([0, *map(len, rows)])}
+    got, want = run_item(after, once | items, form.signature), run_item(after, each | items)
+    np.testing.assert_allclose(got["y"], want["y"], 1e-5, 1e-6)
+
+
+def test_the_longest_row_of_a_ragged_feature_is_the_batchs(tmp_path: Path) -> None:
+    item = ragged_ranker(tmp_path, reads_width=True)
+    options = ConvertOptions(user_features=("uh*",))
+    assert_refused(split_user_item, item, "uh: RaggedTensorToSparse .*depends on the longest row", options=options)
 
 
 def test_the_split_form_is_packed_too(tmp_path: Path) -> None:
@@ -277,6 +313,16 @@ def test_nothing_to_gain_where_all_is_mixed(tmp_path: Path) -> None:
 
     item = graph_item(build, tables={"t": table()}, work_dir=tmp_path)
     assert_refused(split_user_item, apply(fuse_lookups, item)[0], REASONS["gain"], options=USER)
+
+
+def test_a_size_that_can_t_be_made_for_the_items(tmp_path: Path) -> None:
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        u, i = placeholder(tf.float32, [None, None, 4], "u"), placeholder(tf.float32, [None, 3], "i")
+        entries = tf.cast(tf.shape(tf.reshape(u, [-1, 4]))[0], tf.float32)  # rows times positions
+        return {"y": product(tf.reduce_sum(u, 1), i) / entries}
+
+    item = graph_item(build, work_dir=tmp_path)
+    assert_refused(split_user_item, item, "the split can't be written: the shape of .* is not known", options=USER)
 
 
 def test_a_fixed_number_of_rows(tmp_path: Path) -> None:
