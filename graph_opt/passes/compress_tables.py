@@ -63,7 +63,8 @@ def compress_tables(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     storage = STORAGE[options.table_dtype]
     suited, refused = _suited(item, storage)
     if not suited:
-        return PassOutcome(refused=tuple(refused), notes=("no table to make smaller",))
+        none = {"dtype": options.table_dtype, "tables": [], "left": _left(refused)}
+        return PassOutcome(refused=tuple(refused), notes=("no table to make smaller",), details=none)
     chosen = {k: f for k, f in suited.items() if options.wants(f.name)}
     made, failed = _write(item, chosen, storage)
     kept: set[int] = set()
@@ -80,7 +81,7 @@ def compress_tables(item: GraphItem, options: ConvertOptions) -> PassOutcome:
         "dtype": options.table_dtype,
         **outcome.details,
         "tables": [_table_entry(made[k], storage) for k in sorted(kept)],
-        "left": [{"table": r.what, "reason": r.reason} for r in refused],
+        "left": _left(refused),
         "bytes_before": sum(made[k].original.bytes for k in kept),
         "bytes_after": sum(made[k].file.bytes for k in kept),
     }
@@ -109,9 +110,7 @@ def _suited(item: GraphItem, storage: str) -> tuple[dict[int, StoreFile], list[R
     readers: dict[int, str] = {}
     for node in view:
         if node.op == "TfctrTable":
-            users = view.data_consumers(node.name)
-            reader = f"{users[0][0].op} {users[0][0].name!r}" if users else "an output of the model"
-            readers.setdefault(node.attr["index"].i, reader)
+            readers.setdefault(node.attr["index"].i, _reader(item, view, node.name))
     suited: dict[int, StoreFile] = {}
     refused = []
     for index in sorted({spec.table for group in item.groups for spec, _ in group.lookups}):
@@ -127,6 +126,23 @@ def _suited(item: GraphItem, storage: str) -> tuple[dict[int, StoreFile], list[R
             reason = REASONS["unfused"].format(reader=reader)
             refused.append(Refused(what=f"table {file.name}", reason=reason))
     return suited, refused
+
+
+def _reader(item: GraphItem, view: GraphView, table: str) -> str:
+    """Who reads ``table`` as a tensor, in words; with its signature where that one is not optimised."""
+    users = view.data_consumers(table)
+    if not users:
+        return "an output of the model"
+    reader = users[0][0].name
+    others = [name for name in item.signatures if name not in item.optimise]
+    if reader in view.ancestors([t for name in item.optimise for t in item.fetches(name)]):
+        others = []
+    of = next((name for name in others if reader in view.ancestors(item.fetches(name))), None)
+    return f"{users[0][0].op} {reader!r}" + (f" of signature {of} (not optimised)" if of else "")
+
+
+def _left(refused: Sequence[Refused]) -> list[dict[str, str]]:
+    return [{"table": r.what, "reason": r.reason} for r in refused]
 
 
 def _why_not(file: StoreFile, storage: str, reader: str | None) -> str | None:

@@ -20,7 +20,7 @@ from graph_opt.passes.fuse_lookups import fuse_lookups
 from graph_opt.passes.pack_inputs import pack_inputs
 from graph_opt.pipeline import run_pass
 from graph_opt.report import Pass
-from graph_opt.testing import Tables, apply, assert_refused, graph_item, graph_text, op_counts, run_item
+from graph_opt.testing import SIGNATURE, Tables, apply, assert_refused, graph_item, graph_text, op_counts, run_item
 from tests.core.test_fused_lookup_storage import read_back, stored
 from tests.graph_opt.graphs import placeholder, sparse_feeds, sparse_input
 from tfctr.errors import InputError, StrictRefusal
@@ -170,6 +170,17 @@ def test_a_table_that_is_also_read_otherwise_stays(tmp_path):
     (refused,) = outcome.refused
     assert refused.what == "table a" and refused.reason == "is also read by Sum 'Sum_1', which needs float32"
     assert precision(after.files) == "fp32, tables fp16 and fp32"
+
+
+def test_a_table_that_a_signature_left_alone_reads_stays(tmp_path):
+    """Keras exports a model as ``serve`` and as ``serving_default``: one of them alone may be asked for."""
+    item = model(tmp_path, {"a": rows()}, lambda given: {"norm": tf.reduce_sum(given["a"])})
+    item.signatures["serve"] = type(item.signatures[SIGNATURE])()
+    item.signatures["serve"].outputs["norm"].CopyFrom(item.signatures[SIGNATURE].outputs.pop("norm"))
+    reason = r"also read by Sum 'Sum_1' of signature serve \(not optimised\), which needs float32"
+    outcome = assert_refused(compress_tables, item, reason, options=sampled("a"))
+    assert outcome.details["dtype"] == "fp16" and not outcome.details["tables"]
+    assert outcome.details["left"] == [{"table": "table a", "reason": outcome.refused[0].reason}]
 
 
 def test_a_table_that_no_fused_lookup_reads_stays(tmp_path):
