@@ -111,7 +111,7 @@ def test_sparse_features_have_their_parts_once_per_user(tmp_path: Path) -> None:
 
 
 def ragged_ranker(tmp_path: Path, reads_width: bool = False) -> GraphItem:
-    """A user's ragged history, made sparse before it is looked up. reads_width: the longest row's length is used too."""
+    """A user's ragged history, made sparse before it is looked up. reads_width: the longest row's length is read."""
 
     def build(tables: Tables) -> dict[str, tf.Tensor]:
         values, splits = placeholder(tf.int64, [None], "uh_values"), placeholder(tf.int64, [None], "uh_row_splits")
@@ -125,7 +125,7 @@ def ragged_ranker(tmp_path: Path, reads_width: bool = False) -> GraphItem:
 
 
 def test_ragged_features_made_sparse_come_once_per_user(tmp_path: Path) -> None:
-    after, outcome = split(ragged_ranker(tmp_path), "uh*")
+    after, _ = split(ragged_ranker(tmp_path), "uh*")
     form = form_of(after)
     assert form.user_features == ("uh",) and not form.details["item_side"]
     assert form.user_inputs == ("uh_row_splits", "uh_values")
