@@ -115,7 +115,7 @@ def _compare(
 ) -> list[OutputParity]:
     found = []
     for name, a, b, c in zip(names, got, want, drifted, strict=True):
-        one = compare(signature, name, np.asarray(a), np.asarray(b), SPLIT_ATOL)
+        one = compare(signature, name, np.asarray(a), np.asarray(b), SPLIT_ATOL, reordered=True)
         moved = compare(signature, name, np.asarray(c), np.asarray(b))
         found.append(dataclasses.replace(one, drift=moved.max_abs, reason=reason or one.reason))
     return found

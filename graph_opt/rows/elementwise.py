@@ -119,7 +119,8 @@ def _batch_matmul(site: Site) -> Kind:
     site.require(site.kinds[y].fixed, "it multiplies by something that depends on the batch")
     shape = site.facts.shape(site.names[y])
     rank = site.rank(x)
-    site.require(shape is not None and (len(shape) < rank or shape[0] == 1 or rank == 2), "it works across rows")
+    fits = shape is not None and (len(shape) < rank or (len(shape) == rank and (shape[0] == 1 or rank == 2)))
+    site.require(fits, "it works across rows")
     site.require(rank >= 3 or (x == 0 and len(shape or []) == 2 and not site.node.attr["adj_x"].b), "across rows")
     return site.made(like=site.kinds[x])
 

@@ -77,13 +77,21 @@ def _part(site: SplitSite, index: int, view: View, world: str) -> str | None:
 def _add_constant(site: SplitSite, index: int) -> View | None:
     """A constant added to a sum goes into its user part, which is the smaller one."""
     view = site.views[index]
-    if not view.all_sum or len(site.names) != 2:
+    if not view.all_sum or len(site.names) != 2 or not _fits(site, 1 - index, index):
         return None
     inputs = [view.user if k == index else site.other(k, USER) for k in range(2)]
     full = view.full
     if site.node.op == "Sub" and index == 1:
         full = site.build.unary("Neg", full)
     return sum_view(site.copy(USER, inputs), full, view.axis, view.width, site.past)
+
+
+def _fits(site: SplitSite, constant: int, index: int) -> bool:
+    """Whether adding the input ``constant`` leaves the shape of input ``index`` as it is."""
+    dims, wanted = site.kind(constant).dims, site.kind(index).dims
+    if dims is None or wanted is None or len(dims) > len(wanted):
+        return False
+    return all(d in (ONE, w) for d, w in zip(reversed(dims), reversed(wanted), strict=False))
 
 
 def _several(site: SplitSite, moving: Sequence[int]) -> View | None:

@@ -32,6 +32,8 @@ def _concat(site: SplitSite) -> View | None:
         if view.full:
             parts[ITEM].append(view.full)
         segments += view.segments
+    if not all(parts.values()):
+        return None  # user rows lie along other axes: they have been repeated
     user, full = (site.build.concat(parts[world], axis) for world in (USER, ITEM))
     return mixed_view(user, full, axis, segments, site.past)
 
@@ -231,6 +233,8 @@ def _split(site: SplitSite) -> Sequence[View] | None:
         return None
     found, start = [], 0
     for size in sizes:
+        if not size:
+            return None
         piece = _taken(site, view, rank, start, size)
         found.append(_unpacked(site, piece, axis) if site.node.op == "Unpack" else piece)
         start += size
@@ -289,7 +293,8 @@ def _slice(site: SplitSite) -> View | None:
     if site.node.op == "Slice":
         others = all(begin[k] == 0 and end[k] == -1 for k in range(rank) if k != view.axis)
         size = int(end[view.axis]) if int(end[view.axis]) >= 0 else view.width - int(begin[view.axis])
-        return _taken(site, view, rank, int(begin[view.axis]), size) if others and not view.all_sum else None
+        fits = others and size > 0 and not view.all_sum
+        return _taken(site, view, rank, int(begin[view.axis]), size) if fits else None
     masks = [attr[m].i for m in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")]
     steps = site.const(3)
     if any(masks) or steps is None or any(int(s) != 1 for s in steps) or view.all_sum:

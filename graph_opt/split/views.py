@@ -96,7 +96,7 @@ def mixed_view(user: str, full: str, axis: int, segments: Iterable[Segment], pas
     sides = {s.side for s in merged}
     if sides == {"user"}:
         return user_view(user, past)
-    if sides == {"item"}:
+    if sides == {"item"} or not sides:  # nothing at all: a tensor without entries
         return full_view(full)
     return View("mixed", user, full, axis, tuple(merged), tuple(past))
 

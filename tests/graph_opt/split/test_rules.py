@@ -102,6 +102,9 @@ CASES: dict[str, tuple[Graph, list[str]]] = {
     ),
     "element-wise before the layer": (lambda **x: mlp(tf.tanh(-ui(**x) * 2.0)), ["Relu"]),
     "constant minus sum": (lambda **x: tf.tanh(weights(8) - tf.matmul(ui(**x), weights(11, 8))), ["Tanh"]),
+    # Adding a constant to one side of a sum must not make it wider than the other.
+    "constant wider than the sum": (lambda **x: tf.tanh(tf.matmul(ui(**x), weights(11, 1)) + weights(5)), ["AddV2"]),
+    "sum wider than the constant": (lambda **x: tf.tanh(tf.matmul(ui(**x), weights(11, 5)) + weights(1)), ["Tanh"]),
     "two dense layers in a row": (
         lambda **x: tf.tanh(tf.matmul(tf.matmul(ui(**x), weights(11, 8)) + 1.0, weights(8, 3))),
         ["Tanh"],
@@ -136,6 +139,11 @@ CASES: dict[str, tuple[Graph, list[str]]] = {
     ),
     "fields split": (lambda **x: mlp(tf.concat(tf.split(ui(**x), [3, 4, 4], 1)[::-1], 1)), ["Relu"]),
     "slice over both": (lambda **x: mlp(ui(**x)[:, 1:9]), ["Relu"]),
+    "slices of nothing": (
+        lambda **x: mlp(tf.concat([ui(**x), tf.slice(ui(**x), [0, 3], [-1, 0]), *tf.split(ui(**x), [0, 11], 1)], 1)),
+        ["Slice", "SplitV", "Relu"],
+    ),
+    "fields side by side": (lambda **x: tf.tanh(tf.concat([fields(**x), fields(**x)], 2)), ["ConcatV2"] * 2),
     "mean of fields": (lambda **x: mlp(tf.reduce_mean(fields(**x), 1)), ["Relu"]),
     "largest of entries": (lambda **x: mlp(tf.reduce_max(fields(**x), 2)), ["Relu"]),
     # Fields lie side by side within each row, so rows of both sides would alternate.
@@ -231,6 +239,15 @@ def test_the_parts_that_a_concat_puts_between_are_multiplied_at_once(tmp_path: P
 
     ops = new_ops(split(item_of(graph, tmp_path), *USER)[0])
     assert not set(ops) & {"ConcatV2", "Slice", "GatherV2", "TfctrJoinUserRows"}
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda d: d.name)
+def test_half_towers_are_compared_at_their_own_resolution(dtype: tf.DType, tmp_path: Path) -> None:
+    def graph(**x: Any) -> tf.Tensor:
+        return tf.matmul(tf.cast(ui(**x), dtype), tf.cast(weights(11, 64), dtype))
+
+    after, outcome = split(item_of(graph, tmp_path), *USER)
+    assert outcome.fired == 1 and new_ops(after)["MatMul"] == 2
 
 
 def test_what_moved_how_far_is_said(tmp_path: Path) -> None:
