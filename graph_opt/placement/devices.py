@@ -13,6 +13,7 @@ from tensorflow.python.framework import kernels, op_def_registry
 from tfctr.errors import UsageError
 
 PLACES = ("sparse", "dense")
+_LAST_INDEX = 2**31 - 1  # what TensorFlow reads as the number of a device
 _ANY_DEVICE = "DEFAULT"  # kernels of host memory that every device type takes
 
 
@@ -69,8 +70,13 @@ def _parse(place: str, device: str) -> tf.DeviceSpec:
         spec = tf.DeviceSpec.from_string(device)
     except ValueError as error:
         raise UsageError(f"--device-map {place}={device}: no device {device!r}; expected one such as /CPU:0") from error
-    if not spec.device_type or spec.device_index is None:
+    if not spec.device_type or spec.device_index is None or spec.device_index > _LAST_INDEX:
         raise UsageError(f"--device-map {place}={device}: no device {device!r}; expected one such as /CPU:0")
+    if spec.job not in (None, "localhost") or spec.replica or spec.task:
+        raise UsageError(
+            f"--device-map {place}={device}: a device of another process; a bundle runs in one, so expected a device "
+            "such as /CPU:0"
+        )
     known = _device_types()
     if spec.device_type not in known:
         raise UsageError(

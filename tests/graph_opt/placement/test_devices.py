@@ -38,6 +38,9 @@ def test_spellings(given: dict[str, str], sparse: str, dense: str) -> None:
         ({"dense": "/GPU"}, "dense=/GPU: no device"),
         ({"dense": "gpu zero"}, "dense=gpu zero: no device"),
         ({"dense": "/GPU:*"}, "dense=/GPU:"),
+        ({"dense": "/GPU:99999999999999999999"}, "dense=/GPU:99999999999999999999: no device"),
+        ({"dense": "/job:worker/CPU:0"}, "dense=/job:worker/CPU:0: a device of another process"),
+        ({"dense": "/job:localhost/task:3/CPU:0"}, "a device of another process"),
         ({"tower": "/GPU:0"}, "no part 'tower'; the parts are sparse and dense"),
     ],
 )
