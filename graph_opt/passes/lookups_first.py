@@ -85,7 +85,7 @@ def _hold(
     inside = {n for region in regions(view, list(view)) for n in region}
     held: dict[str, list[str]] = {}
     able: dict[str, tuple[str, ...]] = {}
-    left: list[Refused] = []
+    left: dict[tuple[str, tuple[str, ...]], list[str]] = {}  # (reason, lookup) -> nodes
     above = {lookup: view.ancestors([lookup]) for lookup in first}  # checks of the ids, which the lookup waits for
     for name in _starts(view, sides):
         before = view.ancestors([name])
@@ -93,20 +93,25 @@ def _hold(
             n for n in first if n not in before and name not in above[n] and by_signature[n] & by_signature[name]
         ]
         if missing and name in inside:
-            reason = REASONS["control_flow"]
-            left.append(Refused(what=f"node {name}", reason=reason, nodes=(name,)))
+            left.setdefault((REASONS["control_flow"], ()), []).append(name)
             continue
         waits = [lookup for lookup in missing if by_signature[name] <= by_signature[lookup]]
         if len(waits) < len(missing):
             other = next(lookup for lookup in missing if lookup not in waits)
             users = ", ".join(sorted(by_signature[name] - by_signature[other]))
             reason = REASONS["other_signature"].format(lookup=other, signature=users)
-            left.append(Refused(what=f"node {name}", reason=reason, nodes=(name, other)))
+            left.setdefault((reason, (other,)), []).append(name)
         if waits:
             held[name] = waits
             able[name] = tuple(n for n in first if name not in above[n] and by_signature[name] <= by_signature[n])
     _add_waits(view, held, able)
-    return held, left
+    return held, [_left(names, reason, lookup) for (reason, lookup), names in left.items()]
+
+
+def _left(names: list[str], reason: str, lookup: tuple[str, ...]) -> Refused:
+    """One refusal for all nodes that have the same reason."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return Refused(what=f"node {names[0]}{more}", reason=reason, nodes=(*names, *lookup))
 
 
 def _add_waits(view: GraphView, held: dict[str, list[str]], able: dict[str, tuple[str, ...]]) -> None:

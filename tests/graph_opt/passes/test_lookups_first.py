@@ -118,6 +118,28 @@ def test_no_signature_runs_what_another_one_needs(tmp_path: Path) -> None:
     assert not lookups(after) & view.ancestors(after.fetches("bottom"))
 
 
+def test_nodes_with_one_reason_are_one_refusal(tmp_path: Path) -> None:
+    names = ("h0", "h1", "h2")
+
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        dense = placeholder(tf.float32, [None, WIDTH], "dense")
+        hidden = [tf.matmul(dense, weights(WIDTH, WIDTH) + k) for k in range(len(names))]
+        rows = tf.gather(tables["a"], placeholder(tf.int64, [None], "a"))
+        return {"y": tf.add_n([rows, *hidden]), **dict(zip(names, hidden, strict=True))}
+
+    item = graph_item(build, tables={"a": table(width=WIDTH)}, work_dir=tmp_path)
+    whole = item.signatures[SIGNATURE]
+    bottom = type(whole)()
+    bottom.inputs["dense"].CopyFrom(whole.inputs["dense"])
+    for name in names:
+        bottom.outputs[name].CopyFrom(whole.outputs.pop(name))
+    item.signatures["bottom"] = bottom
+    item.optimise = (SIGNATURE, "bottom")
+    outcome = assert_refused(lookups_first, item, "does not wait for GatherV2, which signature bottom does not need")
+    (refused,) = outcome.refused
+    assert refused.what.endswith(" and 2 more") and len(refused.nodes) == 4
+
+
 def test_nodes_inside_tf1_control_flow_do_not_wait(tmp_path: Path) -> None:
     def build(tables: Tables) -> dict[str, tf.Tensor]:
         tf.compat.v1.disable_control_flow_v2()
