@@ -109,6 +109,20 @@ def test_outputs_are_written_whole_or_not_at_all(tmp_path: pathlib.Path) -> None
         write_outputs(str(tmp_path / "out.txt"), outputs)
 
 
+def test_labels_that_are_asked_for_must_be_there(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "in.npz"
+    np.savez(file, user=np.array([[1], [2]]), label=np.array([1.0, np.nan]))
+    with pytest.raises(InputError, match="no column 'click' of labels; it has label, user"):
+        read_inputs(str(file), INFO, "click")
+    with pytest.raises(InputError, match="the label of row 1 is NaN"):
+        read_inputs(str(file), INFO)
+    with pytest.raises(InputError, match="example 1 lacks feature 'click'"):
+        read_inputs(write(tmp_path, GOOD), INFO, "click")
+    some = GOOD + SECOND.replace(', "label": 0', "")
+    with pytest.raises(InputError, match="example 2 lacks feature 'label'"):
+        read_inputs(write(tmp_path, some), INFO)
+
+
 def test_an_input_called_label_is_no_label(tmp_path: pathlib.Path) -> None:
     info = {
         "inputs": [{"name": "label", "dtype": "float32", "shape": [-1]}],

@@ -75,6 +75,8 @@ def _read_npz(file: pathlib.Path, info: Mapping[str, Any], label: str, request_c
     names = {entry["name"] for entry in info["inputs"]}
     labels = arrays.pop(label) if label in arrays and label not in names else None
     has = sorted(arrays)
+    if labels is None and label not in (LABEL, *names):
+        raise InputError(f"{file}: no column {label!r} of labels; it has {', '.join(has)}")
     ids = arrays.pop(REQUEST_ID) if REQUEST_ID in arrays and REQUEST_ID not in names else None
     if request_column and request_column != REQUEST_ID:
         ids = arrays.get(request_column) if request_column in names else arrays.pop(request_column, None)
@@ -126,7 +128,9 @@ def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str, request
             f"{file}: unknown feature {extra[0]!r}; the signature has {', '.join(sorted(known - {label}))}"
         )
     inner = {feature["name"] for feature in info["features"]}  # an input of that name is an input
-    labels = [row[label] for row in rows] if label not in inner and all(label in row for row in rows) else None
+    labels = None
+    if label not in inner and (label != LABEL or any(label in row for row in rows)):
+        labels = [_cell(file, what, row, label) for what, row in zip(names, rows, strict=True)]
     ids = _line_ids(file, rows, inner, request_column)
     if once and requests is not None:
         inputs = _users_once(inputs, info, requests)
@@ -287,6 +291,9 @@ def _labels(labels: npt.ArrayLike | None, file: pathlib.Path) -> np.ndarray | No
     if labels is None:
         return None
     try:
-        return np.asarray(labels, np.float32).reshape(-1)
+        numbers = np.asarray(labels, np.float32).reshape(-1)
     except (TypeError, ValueError) as e:
         raise InputError(f"{file}: labels are not numbers: {e}") from e
+    if np.isnan(numbers).any():
+        raise InputError(f"{file}: the label of row {int(np.isnan(numbers).argmax())} is NaN; expected a number")
+    return numbers
