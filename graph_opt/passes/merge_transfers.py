@@ -76,8 +76,10 @@ def _left(plans: list[Plan]) -> list[Refused]:
             Refused(what=f"tensor {tensor}", reason=APART.format(reason=reason), nodes=(tensor,))
             for tensor, reason in plan.apart.items()
         ]
-        if not plan.packs:
-            found += [Refused(what=f"tensor {part.tensor}", reason=REASONS["alone"]) for part in plan.parts]
+    alone = [part.tensor for plan in plans if not plan.packs for part in plan.parts]
+    if alone:
+        more = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
+        found.append(Refused(what=f"tensor {alone[0]}{more}", reason=REASONS["alone"], nodes=tuple(alone)))
     return found
 
 

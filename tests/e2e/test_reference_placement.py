@@ -171,6 +171,7 @@ def test_a_hundred_runs_over_changing_batch_sizes_give_the_same_bits(
 
 
 def test_no_constant_is_copied_at_the_boundary(case: tuple[str, Loaded, Path, dict[str, Any]]) -> None:
+    """deeprec.md case 32: constants on the wrong device. test_one_transfer_each_way counts the copies there are."""
     _, bundle, _, _ = case
     device = {node.name: node.device for node in bundle.nodes}
     constants = {node.name for node in bundle.nodes if node.op == "Const"}

@@ -92,7 +92,7 @@ def _add_tables(group: Any) -> None:
     limits = (
         ("--max-dp", "largest |difference| of an output (default: 1e-3; int8: 5e-3)"),
         ("--max-bias", "largest difference of an output's mean (default: 1e-4; int8: 1e-3)"),
-        ("--max-auc-delta", "largest loss of AUC, where the samples have labels (default: 1e-4)"),
+        ("--max-auc-delta", "largest change of AUC, either way, where the samples have labels (default: 1e-4)"),
     )
     for name, text in limits:
         group.add_argument(name, type=limit, default=None, metavar="X", help=text)

@@ -333,6 +333,8 @@ def test_a_tensor_that_crosses_alone_is_left_as_it_is(tmp_path: Path) -> None:
     item = placed(graph_item(build, tables={"a": table(width=WIDTH)}, work_dir=tmp_path))
     outcome = assert_refused(merge_transfers, item, "crosses alone: there is nothing to pack it with", options=OPTIONS)
     assert [t["alone"] == [] for t in outcome.details["transfers"]] == [False, False]
+    (refused,) = outcome.refused  # one line, however many there are
+    assert refused.what.endswith(" and 1 more") and len(refused.nodes) == 2
 
 
 def test_what_can_not_be_packed_crosses_by_itself(tmp_path: Path) -> None:
