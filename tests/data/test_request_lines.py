@@ -93,6 +93,10 @@ def test_labels_of_candidates(tmp_path: pathlib.Path) -> None:
             "candidate 1 has feature 'city', which its user",
         ),
         ([{"user": USER, "candidates": [{}]}], "request 1, candidate 1 lacks feature 'item'"),
+        (
+            [{"user": USER, "candidates": [{"item": [1, 2, 3]}]}, {"user": USER, "candidates": [{"item": [1, 2]}]}],
+            r"'item': request 2, candidate 1 has shape \(2,\), request 1, candidate 1 has \(3,\)",
+        ),
         ([{"user": {**USER, "hair": 1}, "candidates": [{"item": [1, 2, 3]}]}], "unknown feature 'hair'"),
         ([{"user": USER, "candidates": []}], "holds no candidate"),
     ],

@@ -119,7 +119,7 @@ def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str, request
         column = [_cell(file, what, row, name) for what, row in zip(names, rows, strict=True)]
         values = parts["values"]
         if feature["kind"] == "dense":
-            inputs[values] = _dense(file, name, column, dtypes[values], shapes[values])
+            inputs[values] = _dense(file, name, column, names, dtypes[values], shapes[values])
         else:
             inputs |= _multi_valued(file, name, column, feature["kind"], parts, dtypes)
     extra = sorted({key for row in rows for key in row} - known)
@@ -131,7 +131,7 @@ def _read_jsonl(file: pathlib.Path, info: Mapping[str, Any], label: str, request
     labels = None
     if label not in inner and (label != LABEL or any(label in row for row in rows)):
         labels = [_cell(file, what, row, label) for what, row in zip(names, rows, strict=True)]
-    ids = _line_ids(file, rows, inner, request_column)
+    ids = _line_ids(file, rows, names, inner, request_column)
     if once and requests is not None:
         inputs = _users_once(inputs, info, requests)
     return InputFile(inputs, _labels(labels, file), ids)
@@ -148,21 +148,23 @@ def _users_once(inputs: dict[str, np.ndarray], info: Mapping[str, Any], requests
 
 
 def _line_ids(
-    file: pathlib.Path, rows: Sequence[Mapping[str, Any]], inner: Collection[str], request_column: str
+    file: pathlib.Path,
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    inner: Collection[str],
+    request_column: str,
 ) -> np.ndarray | None:
     """The request column of a .jsonl file; None where there is none and none was asked for."""
     if not request_column:
         found = REQUEST_ID not in inner and all(REQUEST_ID in row for row in rows)
         return np.array([row[REQUEST_ID] for row in rows]) if found else None
     ids = []
-    for number, row in enumerate(rows, 1):
+    for what, row in zip(names, rows, strict=True):
         cell = row.get(request_column)
         cell = cell[0] if isinstance(cell, list) and len(cell) == 1 else cell
         if cell is None or isinstance(cell, list):
             has = "no" if cell is None else f"{len(cell)} values in the"
-            raise InputError(
-                f"{file}: example {number} has {has} request column {request_column!r}; expected one value"
-            )
+            raise InputError(f"{file}: {what} has {has} request column {request_column!r}; expected one value")
         ids.append(cell if isinstance(cell, str) else json.dumps(cell, sort_keys=True))
     return np.array(ids)
 
@@ -218,14 +220,20 @@ def _array(file: pathlib.Path, name: str, values: Sequence[Any], dtype: str) -> 
 
 
 def _dense(
-    file: pathlib.Path, name: str, column: list[Any], dtype: str, shape: Sequence[int | None] | None
+    file: pathlib.Path,
+    name: str,
+    column: list[Any],
+    rows: Sequence[str],
+    dtype: str,
+    shape: Sequence[int | None] | None,
 ) -> np.ndarray:
+    """rows: what each cell's row is called in messages."""
     flat: list[Any] = []
     first = _measure(column[0])
-    for number, cell in enumerate(column, 1):
+    for row, cell in zip(rows, column, strict=True):
         if _measure(cell) != first:
             raise InputError(
-                f"{file}: feature {name!r}: example {number} has shape {_measure(cell)}, example 1 has {first}; "
+                f"{file}: feature {name!r}: {row} has shape {_measure(cell)}, {rows[0]} has {first}; "
                 "a dense feature has one shape"
             )
         _flatten(cell, flat)
