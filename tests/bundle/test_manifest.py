@@ -25,6 +25,18 @@ def content(**changes: Any) -> dict[str, Any]:
     }
 
 
+FILE = {"file": "x", "bytes": 5, "kind": "table", "name": "t", "dtype": "uint8", "shape": [], "fingerprint": ""}
+
+
+def split(**changes: Any) -> dict[str, Any]:
+    """A signature with a split form, some of whose fields are other ones."""
+    flops = {"before_per_row": 2, "user_per_row": 1, "item_per_row": 1}
+    names = {"signature": "s__split", "packed": None, "row_to_user": "r", "user_inputs": [], "user_features": []}
+    form = {**names, "item_side": [], "broadcasts": [], "flops": flops, "boundary": [], **changes}
+    lists: dict[str, Any] = {key: [] for key in ("inputs", "outputs", "features", "lookups", "boundary")}
+    return {"signatures": {"s": {**lists, "split": form}}}
+
+
 def write(folder: Path, text: bytes) -> Path:
     path = folder / naming.MANIFEST
     path.parent.mkdir(parents=True)
@@ -89,8 +101,22 @@ def test_missing_and_cut_files(tmp_path: Path) -> None:
         ({"model": {"file": "../x", "bytes": 5}}, "lies outside the bundle"),
         ({"model": {"file": "/x", "bytes": 5}}, "lies outside the bundle"),
         ({"signatures": {"s": None}}, "signature 's': the field 'inputs' is missing"),
+        ({"store": {"files": [{**FILE, "stands_for": {"dtype": "float32", "shape": [2]}}]}}, "'storage' is missing"),
+        ({"store": {"files": [{**FILE, "storage": "int8", "stands_for": 5}]}}, "'stands_for' is missing or not a dict"),
+        ({"store": {"files": [{**FILE, "storage": "int8", "stands_for": {"shape": []}}]}}, "'dtype' is missing"),
+        (split(packed=[5]), "split: the field 'packed' is not the name of a signature"),
+        (split(item_side=None), "split: the field 'item_side' is missing or not a list"),
+        (split(item_side=["mood"]), "split: item_side: the field 'feature' is missing"),
+        (split(broadcasts=[{"tensor": "x", "at": "y"}]), "split: broadcasts: the field 'moved_past' is missing"),
+        (split(flops={}), "split: flops: the field 'before_per_row' is missing"),
+        (split(boundary=[{"tensor": "x", "dtype": 5}]), "split: boundary: the field 'dtype' is missing or not a str"),
     ],
 )
 def test_parts_that_are_missing_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CorruptFileError, match=message):
         open_bundle(write(tmp_path, manifests.dump(content(**changes))))
+
+
+def test_a_whole_split_form_is_read(tmp_path: Path) -> None:
+    whole = split(item_side=[{"feature": "mood", "op": "AddV2", "node": "add", "reason": "mixed"}])
+    assert open_bundle(write(tmp_path, manifests.dump(content(**whole)))).signatures["s"]["split"]["packed"] is None

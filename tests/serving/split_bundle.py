@@ -150,7 +150,7 @@ def _write_manifest(path: Path, signatures: dict[str, Any], *, packed: bool, spl
             "user_features": [name for name in users if name != "mood"],
             "item_side": [{"feature": "mood", "op": "AddV2", "node": "add", "reason": "meets the item side there"}],
             "broadcasts": [],
-            "flops": {},
+            "flops": {"before_per_row": 0, "user_per_row": 0, "item_per_row": 0},
             "boundary": [],
         }
     model = path / naming.MODEL

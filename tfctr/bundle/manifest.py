@@ -24,7 +24,23 @@ _FILE_FIELDS: dict[str, type] = {"file": str, "bytes": int}
 _STORE_FIELDS: dict[str, type] = {"kind": str, "name": str, "dtype": str, "shape": list, "fingerprint": str}
 _USER_FIELDS: dict[str, dict[str, type]] = {
     "user": {"features": list, "inputs": list},
-    "split": {"signature": str, "row_to_user": str, "user_inputs": list, "user_features": list},
+    "split": {
+        "signature": str,
+        "row_to_user": str,
+        "user_inputs": list,
+        "user_features": list,
+        "item_side": list,
+        "broadcasts": list,
+        "flops": dict,
+        "boundary": list,
+    },
+}
+# Entries of the lists of ``split``, and of its ``flops``.
+_SPLIT_ENTRIES: dict[str, dict[str, type]] = {
+    "item_side": {"feature": str, "op": str, "node": str, "reason": str},
+    "broadcasts": {"tensor": str, "moved_past": list, "at": str},
+    "flops": {"before_per_row": int, "user_per_row": int, "item_per_row": int},
+    "boundary": {"tensor": str, "dtype": str, "side": str},
 }
 _FIELDS = {"format": int, "tfctr": str, "bundle_id": str, "model": dict, "store": dict, "signatures": dict}
 
@@ -69,6 +85,9 @@ def _wrong_part(manifest: dict[str, Any]) -> str:
     for entry in (manifest["model"], *files):
         fields = _FILE_FIELDS if entry is manifest["model"] else _FILE_FIELDS | _STORE_FIELDS
         wrong = _wrong_fields(entry, fields)
+        if not wrong and entry.get("stands_for"):
+            wrong = _wrong_fields(entry, {"storage": str, "stands_for": dict})
+            wrong = wrong or _wrong_fields(entry["stands_for"], {"dtype": str, "shape": list})
         if wrong:
             return f"an entry of the store's files or the model: {wrong}"
         parts = Path(entry["file"]).parts
@@ -106,6 +125,16 @@ def _wrong_users(info: dict[str, Any]) -> str:
             wrong = _wrong_fields(info[key], fields)
             if wrong:
                 return f"{key}: {wrong}"
+    split = info.get("split")
+    if split is None:
+        return ""
+    if not isinstance(split.get("packed"), str | None):
+        return "split: the field 'packed' is not the name of a signature"
+    for key, fields in _SPLIT_ENTRIES.items():
+        for entry in [split[key]] if isinstance(split[key], dict) else split[key]:
+            wrong = _wrong_fields(entry, fields)
+            if wrong:
+                return f"split: {key}: {wrong}"
     return ""
 
 
