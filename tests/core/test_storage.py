@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.core.vocab_bytes import as_earlier_format, crc32c
 from tfctr.core import library
+from tfctr.errors import VersionError
 
 native = library.native()
 PAGE = 4096
@@ -227,6 +229,22 @@ def test_vocabulary_errors(tmp_path):
     native.write_table(tmp_path / "t", "t", np.zeros(1))
     with pytest.raises(ValueError, match="is a table file, expected a vocabulary file"):
         native.vocab_find(tmp_path / "t", [b"x"])
+
+
+def test_files_of_other_formats_say_convert_again(tmp_path):
+    path = tmp_path / "v"
+    native.write_vocab(path, "city", [b"x", b"y"], [0, 1])
+    whole = path.read_bytes()
+    as_earlier_format(path)
+    for read in (native.file_info, lambda p: native.vocab_find(p, [b"x"])):
+        with pytest.raises(VersionError, match=r"/v' has string keys in slots.*reads buckets: convert the model again"):
+            read(path)
+    footer = bytearray(whole[-FOOTER:])
+    footer[8] = 2
+    footer[-4:] = struct.pack("<I", crc32c(footer[:-4]))
+    path.write_bytes(whole[:-FOOTER] + footer)
+    with pytest.raises(VersionError, match="/v' has format version 2, this build reads version 1: convert the model"):
+        native.file_info(path)
 
 
 def test_sampled_keys_are_spread(tmp_path):

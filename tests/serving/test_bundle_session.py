@@ -5,7 +5,9 @@ import pytest
 import tensorflow as tf
 
 import tfctr
-from tfctr.errors import CorruptFileError, InputError
+from tests.core.vocab_bytes import as_earlier_format
+from tfctr.bundle.reader import open_bundle
+from tfctr.errors import CorruptFileError, InputError, VersionError
 
 RNG = np.random.default_rng(11)
 ROWS = 30
@@ -134,3 +136,21 @@ def test_a_missing_store_file_is_found_when_opening(paths, tmp_path):
     table.write_bytes(table.read_bytes()[:-1])
     with pytest.raises(CorruptFileError, match=table.name):
         tfctr.ServingSession(broken)
+
+
+def test_a_bundle_with_a_vocabulary_of_an_earlier_format_says_convert_again(tmp_path):
+    module = tf.Module()
+    module.rows = tf.Variable(tf.ones([3, 4]))
+    keys, values = tf.constant(["x", "y"]), tf.constant([1, 2], tf.int64)
+    module.known = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), 0)
+    module.serve = tf.function(
+        lambda city: {"row": tf.gather(module.rows, module.known.lookup(city))},
+        input_signature=[tf.TensorSpec([None], tf.string, "city")],
+    )
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=module.serve)
+    tfctr.convert(str(tmp_path / "model"), str(tmp_path / "bundle"))
+    files = [path for path in open_bundle(tmp_path / "bundle").store_paths() if b"buckets " in path.read_bytes()]
+    assert len(files) == 1
+    as_earlier_format(files[0])
+    with pytest.raises(VersionError, match=f"{files[0].name}' has string keys in slots.*: convert the model again"):
+        tfctr.ServingSession(tmp_path / "bundle")

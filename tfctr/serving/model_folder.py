@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from tfctr.bundle import naming
 from tfctr.core import library
-from tfctr.errors import CorruptFileError, TfctrError, UsageError
+from tfctr.errors import CorruptFileError, TfctrError, UsageError, VersionError
 
 _log = logging.getLogger("tfctr")
 
@@ -51,6 +51,7 @@ def load_model(
       UsageError: the tags are not there (lists what is), the model needs an op that is not registered, or
         ``device_map`` names something that is no device.
       CorruptFileError: its variables or files are missing or damaged.
+      VersionError: files of it are of another format version.
       TfctrError: anything else that TensorFlow says.
     """
     native = library.native()
@@ -71,6 +72,8 @@ def load_model(
         there = "; ".join(",".join(sorted(one)) for one in known)
         raise UsageError(f"{folder}: no MetaGraph with the tags {','.join(tags)}; there is: {there}")
     text = " ".join(message.split("\n\t")[0].split())
+    if "convert the model again" in text:
+        raise VersionError(f"{folder}: the model does not load: {text}")
     if code in ("NOT_FOUND", "DATA_LOSS", "OUT_OF_RANGE"):
         raise CorruptFileError(f"{folder}: the model does not load: {text}")
     raise TfctrError(f"{folder}: the model does not load: {text} ({code})")

@@ -13,6 +13,7 @@
 
 #include "tfctr/core/runtime/py_storage_support.h"
 #include "tfctr/core/storage/crc32c.h"
+#include "tfctr/core/storage/other_format.h"
 #include "tfctr/core/storage/store.h"
 
 namespace py = pybind11;
@@ -51,6 +52,10 @@ void Raise(const Status& status) {
   if (status.code == Code::kNoSpace) RaiseOsError(PyExc_OSError, ENOSPC, status.message);
   if (status.code == Code::kCorrupt) {
     PyErr_SetString(corrupt_file_type, status.message.c_str());
+    throw py::error_already_set();
+  }
+  if (IsOtherFormat(status)) {
+    PyErr_SetString(py::module_::import("tfctr.errors").attr("VersionError").ptr(), status.message.c_str());
     throw py::error_already_set();
   }
   throw py::value_error(status.message);

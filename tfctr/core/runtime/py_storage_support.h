@@ -11,7 +11,8 @@
 
 namespace tfctr {
 
-// Raises the Python exception of a status: ValueError, FileNotFoundError, OSError (errno EIO, ENOSPC) or CorruptFile.
+// Raises the Python exception of a status: ValueError, FileNotFoundError, OSError (errno EIO, ENOSPC), CorruptFile or
+// VersionError (a file of another format).
 [[noreturn]] void Raise(const Status& status);
 
 // Raises unless ok.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "tfctr/core/storage/crc32c.h"
+#include "tfctr/core/storage/other_format.h"
 
 namespace tfctr {
 namespace {
@@ -139,8 +140,8 @@ Status CheckFooter(const Footer& footer, uint64_t file_bytes, const std::string&
     return NotOurs(path, "its footer is damaged");
   }
   if (footer.version != kFormatVersion) {
-    return Status::Invalid("'" + path + "' has format version " + std::to_string(footer.version) +
-                           ", this build reads version " + std::to_string(kFormatVersion));
+    return OtherFormat(path, "format version " + std::to_string(footer.version),
+                       "version " + std::to_string(kFormatVersion));
   }
   const bool has_checksums = (footer.flags & kFlagChecksums) != 0;
   const uint64_t blocks = footer.data_bytes / kBlockBytes + (footer.data_bytes % kBlockBytes != 0 ? 1 : 0);

@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "tfctr/core/storage/other_format.h"
+
 namespace tfctr {
 namespace {
 
@@ -64,6 +66,9 @@ Result<std::shared_ptr<const VocabFile>> VocabFile::FromContainer(std::unique_pt
   uint64_t order_offset = 0;
   std::shared_ptr<VocabFile> vocab(new VocabFile());
   const bool text = keys != metadata.end() && keys->second == "string";
+  if (text && metadata.count("buckets") == 0 && metadata.count("slots") > 0) {
+    return OtherFormat(path, "string keys in slots, the earlier format of vocabularies", "buckets");
+  }
   if (name == metadata.end() || keys == metadata.end() || !ParseInt(metadata, "size", &vocab->size_) ||
       !ParseInt(metadata, text ? "buckets" : "slots", &slots) || !ParseInt(metadata, "order_offset", &order_offset)) {
     return damaged;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "tfctr/core/storage/other_format.h"
 #include "tfctr/core/storage/store.h"
 #include "tfctr/core/storage/test_util.h"
 
@@ -164,6 +165,28 @@ void WrongKindOfFile() {
   CHECK_FAILS(VocabFile::Open(dir.File("t")).status(), Code::kInvalid, "is a table file, expected a vocabulary file");
 }
 
+// String keys lay in slots once; such files are whole, and of no use any more.
+void EarlierFormatSaysConvertAgain() {
+  TempDir dir;
+  auto writer = ContainerWriter::Create(dir.File("v"), FileKind::kVocab);
+  CHECK_OK(writer.status());
+  CHECK_OK(writer.value()->Finish({{"kind", "vocab"},
+                                   {"name", "city"},
+                                   {"keys", "string"},
+                                   {"size", "0"},
+                                   {"slots", "8"},
+                                   {"order_offset", "0"},
+                                   {"records_offset", "0"},
+                                   {"records_bytes", "0"}}));
+  const Status status = VocabFile::Open(dir.File("v")).status();
+  CHECK_FAILS(status, Code::kInvalid,
+              "/v' has string keys in slots, the earlier format of vocabularies, this build reads buckets: convert the "
+              "model again with this tfctr");
+  CHECK(IsOtherFormat(status));
+  CHECK(!IsOtherFormat(Status::Corrupt(status.message)));
+  CHECK(!IsOtherFormat(VocabFile::Open(dir.File("gone")).status()));
+}
+
 // Opening does not check the payload, so a find over damaged bytes must stay inside the mapping and end.
 void DamagedPayloadIsSafe() {
   TempDir dir;
@@ -247,6 +270,7 @@ int main() {
   tfctr::Empty();
   tfctr::Duplicates();
   tfctr::WrongKindOfFile();
+  tfctr::EarlierFormatSaysConvertAgain();
   tfctr::DamagedPayloadIsSafe();
   tfctr::EveryDamagedMetadataByteIsNoticed();
   tfctr::FindEachCallsInOrder();
