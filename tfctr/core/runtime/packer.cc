@@ -48,15 +48,46 @@ bool EncodeUtf8(const char* data, size_t bytes, std::string* out) {
   return true;
 }
 
+// Python objects lie anywhere in the heap: nearly all of the time would go into waiting for one after the other.
+constexpr int64_t kObjectsAhead = 16;
+
+void PrefetchObject(const PyObject* object) {
+  constexpr int64_t kHeader = 48;  // before the text of a str; that of bytes starts a little earlier
+  const char* at = reinterpret_cast<const char*>(object);
+  __builtin_prefetch(at);
+  __builtin_prefetch(at + kHeader);
+}
+
+// The objects that `value` starts with.
+void PrefetchFirstObjects(const PartValue& value) {
+  if (value.source != PartValue::Source::kObjects || value.taken.rows != nullptr) return;
+  PyObject* const* objects = reinterpret_cast<PyObject* const*>(value.data);
+  for (int64_t i = 0; i < std::min(value.elements, kObjectsAhead); ++i) PrefetchObject(objects[i]);
+}
+
+// Most strings of a feature are short: a few loads and stores instead of a call.
+void Assign(const char* text, size_t size, tensorflow::tstring* out) {
+  constexpr size_t kWord = 8;
+  if (size < kWord || size > 2 * kWord) {
+    out->assign(text, size);
+    return;
+  }
+  out->resize_uninitialized(size);
+  char* to = out->data();
+  uint64_t first, last;
+  std::memcpy(&first, text, kWord);
+  std::memcpy(&last, text + size - kWord, kWord);
+  std::memcpy(to, &first, kWord);
+  std::memcpy(to + size - kWord, &last, kWord);
+}
+
 void WriteObjects(const PartValue& value, tensorflow::tstring* out) {
   PyObject* const* objects = reinterpret_cast<PyObject* const*>(value.data);
-  // The objects lie anywhere in the heap: nearly all of the time would go into waiting for one after the other.
-  constexpr int64_t kAhead = 16;
   for (int64_t i = 0; i < value.elements; ++i) {
-    if (i + kAhead < value.elements) __builtin_prefetch(objects[i + kAhead]);
+    if (i + kObjectsAhead < value.elements) PrefetchObject(objects[i + kObjectsAhead]);
     PyObject* object = objects[i];
     if (object != nullptr && (PyBytes_CheckExact(object) || PyBytes_Check(object))) {
-      out[i].assign(PyBytes_AS_STRING(object), static_cast<size_t>(PyBytes_GET_SIZE(object)));
+      Assign(PyBytes_AS_STRING(object), static_cast<size_t>(PyBytes_GET_SIZE(object)), out + i);
       continue;
     }
     Py_ssize_t size = 0;
@@ -69,7 +100,7 @@ void WriteObjects(const PartValue& value, tensorflow::tstring* out) {
       throw Mismatch((object == nullptr ? std::string("None") : DescribeValue(object)) + " at value " +
                      std::to_string(i));
     }
-    out[i].assign(text, static_cast<size_t>(size));
+    Assign(text, static_cast<size_t>(size), out + i);
   }
 }
 
@@ -160,6 +191,7 @@ void Write(const SignaturePlan& plan, const Form& form, std::vector<PartValue>* 
     for (const int64_t dim : value.dims) *shapes++ = dim;
     if (form.element_bytes[i] == 0) {
       const uint64_t first = write.AddStrings(static_cast<uint64_t>(value.elements));
+      if (i + 1 < form.parts.size()) PrefetchFirstObjects((*values)[static_cast<size_t>(form.parts[i + 1])]);
       try {
         if (value.taken.rows != nullptr) {
           WriteTakenStrings(&value, strings + first);

@@ -196,10 +196,12 @@ class TFCTR_EXPORT VocabFile {
     }
     return false;
   }
-  void PrefetchBucket(uint64_t begin) const {  // beyond the mapping it does nothing
+  // Two lines at most, one where that is all. Beyond the mapping it does nothing.
+  void PrefetchBucket(uint64_t begin, uint64_t end) const {
     const uint64_t at = reinterpret_cast<uint64_t>(records_) + begin * kUnit;
+    const uint64_t last = reinterpret_cast<uint64_t>(records_) + end * kUnit - kUnit;
     __builtin_prefetch(reinterpret_cast<const void*>(at));
-    __builtin_prefetch(reinterpret_cast<const void*>(at + kLine));
+    __builtin_prefetch(reinterpret_cast<const void*>(std::min(at + kLine, last)));
   }
   bool Holds(std::string_view) const { return key_kind_ == KeyKind::kString; }
   bool Holds(int64_t) const { return key_kind_ == KeyKind::kInt64; }
@@ -308,7 +310,7 @@ void VocabFile::FindEach(int64_t n, GetKey&& key, OnHit&& hit, OnMiss&& miss) co
         const uint64_t bucket = hashes[i & kMask] & mask_;
         begins[i & kMask] = directory_[bucket];
         ends[i & kMask] = directory_[bucket + 1];
-        PrefetchBucket(begins[i & kMask]);
+        PrefetchBucket(begins[i & kMask], ends[i & kMask]);
       }
       i -= kLag;
     }
