@@ -72,16 +72,19 @@ def _entry(graph: tf.Graph, tensor: str, side: str) -> dict[str, Any]:
 
 
 def notes(name: str, features: Sequence[str], details: Mapping[str, Any]) -> list[str]:
-    """The same in plain words."""
+    """The same in a few plain words; of the places where user rows are repeated, the one that is furthest on."""
     flops = details["flops"]
     said = [
         f"{name}: {len(features)} feature{'s' if len(features) != 1 else ''} once per user; "
         f"{flops['before_per_row']:,} operations per row became {flops['item_per_row']:,} per row and "
         f"{flops['user_per_row']:,} per user"
     ]
-    for entry in details["broadcasts"][:8]:
-        past = ", ".join(op for op in entry["moved_past"]) or "nothing"
-        said.append(f"{name}: user rows are repeated at {entry['at']}, after {past}")
+    places = details["broadcasts"]
+    if places:  # the details have them all
+        last = max(places, key=lambda entry: len(entry["moved_past"]))
+        past = ", ".join(last["moved_past"]) or "nothing"
+        more = "" if len(places) == 1 else f"; at {len(places)} places in all"
+        said.append(f"{name}: user rows are repeated at {last['at']}, after {past}{more}")
     for entry in details["item_side"]:
         said.append(f"{name}: feature {entry['feature']} stays on the item side: {entry['op']} {entry['node']}: "
                     f"{entry['reason']}")  # fmt: skip
