@@ -186,7 +186,7 @@ def _notes(groups: Sequence[FusedGroup], proofs: Sequence[Proof]) -> tuple[str, 
     if not count:
         return ("no lookup was fused",)
     return (
-        f"{count} lookups became {len(groups)} fused op{'s' if len(groups) != 1 else ''}",
+        f"{count} lookup{'s' if count != 1 else ''} became {len(groups)} fused op{'s' if len(groups) != 1 else ''}",
         f"proven on {probes} probes, {exact} of {count} lookups bit for bit",
         *_shared_notes(groups),
     )
