@@ -49,21 +49,19 @@ class RowsOfForms:
         self._split = {form.signature: (name, form) for name, form in item.split.items()}
 
     def of(self, tensor: str, signatures: frozenset[str]) -> Rows:
-        """What all ``signatures`` agree on."""
+        """What all ``signatures`` agree on; one at least is a form (only what a form needs crosses)."""
         asked = sorted(signatures & self.forms)
         found = [self._in_form(canonical(tensor), name) for name in asked]
-        if not found:
-            return Rows(reason=REASONS["unread"])
         if any(other != found[0] for other in found):
             return Rows(reason=REASONS["forms"].format(forms=" and ".join(asked)))
         return found[0]
 
     def of_output(self, output: str, signature: str) -> Rows:
-        """Of an output: those of a split form have the rows of the output that they stand for."""
+        """Of an output: those of a split form have the rows of the output that they stand for. None for sparse ones."""
         plain = self._split[signature][0] if signature in self._split else signature
         infos = self._item.signatures[plain].outputs
         if output not in infos or composite_parts(infos[output])[0] != "dense":
-            return Rows(reason=REASONS["output"])
+            return Rows()
         return self._in_form(canonical(infos[output].name), plain)
 
     @functools.cache  # noqa: B019 - lives as long as one run of a pass
@@ -82,7 +80,7 @@ class RowsOfForms:
 
     def _judged(self, tensor: str, name: str, whose: str) -> Rows:
         if self._facts.dtype(tensor) not in PACKABLE:
-            return Rows(reason=f"{self._facts.dtype(tensor).name} can't be packed")
+            return Rows(reason=REASONS["dtype"].format(dtype=self._facts.dtype(tensor).name))
         kind = self._rows(name).kind(tensor)
         if kind.name == "count":
             return _sizes(kind)

@@ -195,6 +195,12 @@ def test_a_table_of_another_dtype_stays(tmp_path):
     assert_refused(compress_tables, item, "is float64; only float32 tables are stored as float16", options=sampled("a"))
 
 
+def test_a_table_without_a_file_stays(tmp_path):
+    item = model(tmp_path, {"a": rows()})
+    item.files[0] = dataclasses.replace(item.files[0], path=None)
+    assert_refused(compress_tables, item, "was only analysed", options=sampled("a"))
+
+
 def test_a_table_whose_file_would_not_be_smaller_stays(tmp_path):
     item = model(tmp_path, {"a": rows()[:, :1]})
     assert_refused(compress_tables, item, "500 rows of 1: its file, padded to pages of 4096", options=sampled("a"))

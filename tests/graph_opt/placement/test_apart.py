@@ -133,6 +133,17 @@ def test_all_or_none_of_the_users_tensors(tmp_path: Path) -> None:
     assert any("the sizes of its inner axes are not known" in r for r in reasons)
 
 
+def test_strings_that_the_model_itself_sends_across(tmp_path: Path) -> None:
+    def build(tables: Tables) -> dict[str, tf.Tensor]:
+        words, ids = placeholder(tf.string, [None], "words"), placeholder(tf.int64, [None], "ids")
+        with tf.device("/device:CPU:1"):
+            length = tf.cast(tf.strings.length(words), tf.float32)
+        x = tf.concat([tf.gather(tables["a"], ids), length[:, tf.newaxis]], 1)
+        return {"y": tf.matmul(x, weights(WIDTH + 1, 1))}
+
+    assert apart(model(tmp_path, build)) == ["crosses by itself: string can't be packed"]
+
+
 def test_what_mixes_users_and_items(tmp_path: Path) -> None:
     assert any("it reads inputs of users and of items" in r for r in apart(_users(tmp_path, mixed=True)))
 
