@@ -105,7 +105,10 @@ bool UserRows::ReadRowToUser() {
     Fail(plan_, "user feature " + Quoted(*users_.name) + " has " + Count(users_.rows, "row") + ", but " +
                     (largest < 0 ? Quoted(part_of.name) + " is empty"
                                  : "the largest number in " + Quoted(part_of.name) + " is " + std::to_string(largest)) +
-                    "; expected " + (largest < 0 ? "0 or 1 rows" : std::to_string(largest + 1) + " or 1"));
+                    "; expected " +
+                    (largest < 0    ? "0 or 1 rows"
+                     : largest == 0 ? "1 row"
+                                    : std::to_string(largest + 1) + " or 1"));
   }
   return true;
 }
