@@ -20,7 +20,7 @@ static inline int64_t WrapNegative(int64_t id, int64_t wrap) {
   return static_cast<int64_t>(static_cast<uint64_t>(id) + static_cast<uint64_t>(wrap));
 }
 
-// Address of a row of any id, in range or not: only to be prefetched.
+// Address of a row of any number, in range or not: only to be prefetched.
 static inline const uint8_t* RowAddress(const uint8_t* table, int64_t id, int64_t bytes) {
   return reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(table) +
                                           static_cast<uint64_t>(id) * static_cast<uint64_t>(bytes));
@@ -215,7 +215,7 @@ static bool StreamCopy(const StreamTask& task) {
   uint8_t* out = task.out + task.row_begin * task.out_stride;
   for (int64_t row = task.row_begin; row < task.row_end; ++row, out += task.out_stride) {
     uint8_t* to = out;
-    __builtin_prefetch(out + kOutAhead * task.out_stride, 1);
+    __builtin_prefetch(RowAddress(out, kOutAhead, task.out_stride), 1);
     for (int64_t p = 0; p < task.positions; ++p, ++i, to += out_bytes) {
       const int64_t ahead = i + kStreamAhead < last ? i + kStreamAhead : last;
       PrefetchRow(RowAddress(task.table, ids[ahead], bytes), bytes);
