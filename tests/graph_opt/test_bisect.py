@@ -320,7 +320,9 @@ def test_a_model_that_draws_random_numbers_can_not_be_compared(tmp_path: Path) -
     class Random(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
         def score(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"score": x + tf.random.uniform(tf.shape(x))}
+            # Not tf.random.uniform, which takes a fixed seed where an earlier test has set one.
+            drawn = tf.raw_ops.RandomUniform(shape=tf.shape(x), dtype=tf.float32, seed=0, seed2=0)
+            return {"score": x + drawn}
 
     module = Random()
     tf.saved_model.save(module, str(tmp_path / "model"), signatures=module.score)
