@@ -210,3 +210,19 @@ def tensor_names(info: meta_graph_pb2.TensorInfo) -> list[str]:
     """The graph tensors behind a TensorInfo: one for a dense tensor, the parts of a sparse or composite one."""
     _, parts = composite_parts(info)
     return [part["tensor"] for part in parts.values()] or [canonical(info.name)]
+
+
+def output_names(item: GraphItem, signature: str) -> list[str]:
+    """Outputs by name, the parts of a composite one as ``name/role``; in the order of :func:`output_tensors`."""
+    names = []
+    outputs = item.signatures[signature].outputs
+    for name in sorted(outputs):
+        _, parts = composite_parts(outputs[name])
+        names += [f"{name}/{role}" for role in parts] or [name]
+    return names
+
+
+def output_tensors(item: GraphItem, signature: str) -> list[str]:
+    """Graph tensors of the outputs; one that stands under two names comes twice."""
+    outputs = item.signatures[signature].outputs
+    return [tensor for name in sorted(outputs) for tensor in tensor_names(outputs[name])]

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from graph_opt.item import GraphItem
+from graph_opt.item import GraphItem, output_names, output_tensors
 from graph_opt.options import ConvertOptions
 from graph_opt.parity import OutputParity, compare_all
 from graph_opt.recheck_users import SplitRuns, compare_split, split_feeds, user_cases
 from graph_opt.sessions import ItemSession, what_happened
-from graph_opt.signature_info import composite_parts, signature_info
+from graph_opt.signature_info import signature_info
 from tfctr.bundle.packing import pack
 from tfctr.bundle.sample_inputs import generate
 from tfctr.errors import InputError
@@ -39,7 +39,7 @@ def compare_items(
     for number, name in enumerate(item.optimise):
         progress("compare outputs", number, len(item.optimise))
         inputs = inputs_of(described[name], options, name)
-        names = _output_names(item, name)
+        names = output_names(item, name)
         want = _run_original(reference, name, inputs, restore, options)
         moved = compare_all(name, names, _run(reference, name, inputs, restore, optimised=True), want)
         pairs = [(name, _run(item, name, inputs, restore))]
@@ -65,13 +65,13 @@ def _compare_split(
     """The split form (and its packed form) against the reference on repeated rows."""
     form = item.split[name].signature
     samples = None if options.read_samples is None else inputs_of(info, options, name)
-    forms = [(form, _output_tensors(item, form), split_feeds(item, form))]
+    forms = [(form, output_tensors(item, form), split_feeds(item, form))]
     if form in item.packed:
         described = signature_info(item.signatures[form])
         packed = item.packed[form]
-        forms.append((packed, _output_tensors(item, packed), lambda i: _packed_feeds(item, form, described, i)))
+        forms.append((packed, output_tensors(item, packed), lambda i: _packed_feeds(item, form, described, i)))
     runs = SplitRuns(
-        _output_names(item, name), _output_tensors(reference, name), lambda i: _feeds(reference, name, i), forms
+        output_names(item, name), output_tensors(reference, name), lambda i: _feeds(reference, name, i), forms
     )
     return compare_split(reference, item, runs, user_cases(info, item.split[name], options, samples), restore)
 
@@ -85,24 +85,6 @@ def inputs_of(info: Mapping[str, Any], options: ConvertOptions, name: str) -> di
     if missing:
         raise InputError(f"{options.samples_path}: signature {name!r} needs the input {missing[0]!r}")
     return dict(inputs)
-
-
-def _output_names(item: GraphItem, name: str) -> list[str]:
-    names = []
-    outputs = item.signatures[name].outputs
-    for output in sorted(outputs):
-        _, parts = composite_parts(outputs[output])
-        names += [f"{output}/{role}" for role in parts] or [output]
-    return names
-
-
-def _output_tensors(item: GraphItem, name: str) -> list[str]:
-    tensors = []
-    outputs = item.signatures[name].outputs
-    for output in sorted(outputs):
-        _, parts = composite_parts(outputs[output])
-        tensors += [part["tensor"] for part in parts.values()] or [outputs[output].name]
-    return tensors
 
 
 def _run_original(
@@ -129,7 +111,7 @@ def _run(
     item: GraphItem, name: str, inputs: Mapping[str, Any], restore: str | None, *, optimised: bool = False
 ) -> list[Any]:
     with ItemSession(item, restore=restore, optimised=optimised) as session:
-        return session.run(_output_tensors(item, name), _feeds(item, name, inputs))
+        return session.run(output_tensors(item, name), _feeds(item, name, inputs))
 
 
 def call_of(
@@ -146,7 +128,7 @@ def call_of(
     optimisers are on. The session lives as long as ``stack``.
     """
     feeds = _packed_feeds(item, name, info, inputs) if packed else _feeds(item, name, inputs)
-    tensors = _output_tensors(item, item.packed[name] if packed else name)
+    tensors = output_tensors(item, item.packed[name] if packed else name)
     session = stack.enter_context(ItemSession(item, restore=restore, optimised=True))
     return lambda: session.run(tensors, feeds)
 
@@ -156,7 +138,7 @@ def _run_packed(
 ) -> list[Any]:
     feeds = _packed_feeds(item, name, info, inputs)
     with ItemSession(item, restore=restore) as session:
-        return session.run(_output_tensors(item, item.packed[name]), feeds)
+        return session.run(output_tensors(item, item.packed[name]), feeds)
 
 
 def _feeds(item: GraphItem, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,14 +162,14 @@ def _as(dtype: str, value: Any) -> Any:
 
 def outputs_of(item: GraphItem, name: str, inputs: Mapping[str, Any], restore: str | None) -> dict[str, Any]:
     """Outputs of signature ``name`` by name, on ``inputs``; ``item`` is finished. TensorFlow's errors pass through."""
-    return dict(zip(_output_names(item, name), _run(item, name, inputs, restore), strict=True))
+    return dict(zip(output_names(item, name), _run(item, name, inputs, restore), strict=True))
 
 
 def packed_outputs_of(
     item: GraphItem, name: str, info: Mapping[str, Any], inputs: Mapping[str, Any], restore: str | None
 ) -> dict[str, Any]:
     """The same by the packed form of the signature."""
-    return dict(zip(_output_names(item, name), _run_packed(item, name, info, inputs, restore), strict=True))
+    return dict(zip(output_names(item, name), _run_packed(item, name, info, inputs, restore), strict=True))
 
 
 def split_against_plain(

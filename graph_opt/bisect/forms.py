@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from graph_opt.bisect.differences import Outcome, Raised
 from graph_opt.finish import finish, write_state
-from graph_opt.item import GraphItem
+from graph_opt.item import GraphItem, output_names, output_tensors
 from graph_opt.saved_model import SavedModelSource
 from graph_opt.sessions import ItemSession, plain_config, session_config, what_happened
-from graph_opt.signature_info import composite_parts, signature_info
+from graph_opt.signature_info import signature_info
 from tfctr.bundle.packing import pack
 
 Arrays = Mapping[str, Any]
@@ -42,25 +42,6 @@ class Inputs:
     def rows(self, chosen: Sequence[int]) -> Inputs:
         """The inputs that hold rows ``chosen`` only."""
         return dataclasses.replace(self, arrays=self.take(self.arrays, chosen), count=len(chosen))
-
-
-def output_names(item: GraphItem, signature: str) -> list[str]:
-    """Outputs by name, the parts of a composite one as ``name/role``; in the order of :func:`output_tensors`."""
-    names = []
-    outputs = item.signatures[signature].outputs
-    for name in sorted(outputs):
-        _, parts = composite_parts(outputs[name])
-        names += [f"{name}/{role}" for role in parts] or [name]
-    return names
-
-
-def output_tensors(item: GraphItem, signature: str) -> list[str]:
-    tensors = []
-    outputs = item.signatures[signature].outputs
-    for name in sorted(outputs):
-        _, parts = composite_parts(outputs[name])
-        tensors += [part["tensor"] for part in parts.values()] or [outputs[name].name]
-    return tensors
 
 
 def forms(item: GraphItem, signature: str) -> dict[str, str]:

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from graph_opt.finish import finish, write_state
-from graph_opt.item import GraphItem
+from graph_opt.item import GraphItem, output_names, output_tensors
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.externalise_tables import externalise_tables
 from graph_opt.passes.normalise import normalise
 from graph_opt.pipeline import REFERENCE_PASSES, run_passes
-from graph_opt.recheck import _output_names, _output_tensors
 from graph_opt.saved_model import load_inlined
 from graph_opt.sessions import ItemSession
 from graph_opt.signature_info import signature_info
@@ -42,8 +41,8 @@ def outputs(item: GraphItem, model: BuiltModel, state: Path) -> dict[str, Any]:
     entries = signature_info(item.signatures[model.signature])["inputs"]
     feeds = {entry["tensor"]: model.inputs[entry["name"]] for entry in entries}
     with ItemSession(item, restore=restore) as session:
-        values = session.run(_output_tensors(item, model.signature), feeds)
-    return dict(zip(_output_names(item, model.signature), values, strict=True))
+        values = session.run(output_tensors(item, model.signature), feeds)
+    return dict(zip(output_names(item, model.signature), values, strict=True))
 
 
 def ops(item: GraphItem) -> set[str]:
