@@ -13,6 +13,7 @@ from typing import Any
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
+from graph_opt.gate import GateLimits
 from graph_opt.lookup_spec import CopySpec, LookupSpec, OutputSpec, Placement
 from graph_opt.signature_info import composite_parts
 from graph_opt.view import canonical, node_of
@@ -30,11 +31,12 @@ class CheckpointRef:
 class StoreFile:
     """One file of the bundle's store. Its index in ``GraphItem.files`` is the index ops use.
 
-    kind: "table" or "vocab". path: where it lies now (a temporary folder until the bundle is written; None: analysed
-    only).
+    kind: "table", "vocab" or "blob" (bytes that an engine reads). path: where it lies now (a temporary folder until the
+    bundle is written; None: analysed only).
     name: for people (variable or vocabulary name). dtype: value dtype of a table, key dtype ("string", "int64") of a
-    vocabulary.
-    shape: of the tensor; (entries,) of a vocabulary. source: checkpoint key, constant or asset it was made from.
+    vocabulary, "uint8" of a blob.
+    shape: of the tensor; (entries,) of a vocabulary; (bytes,) of a blob. source: checkpoint key, constant or asset it
+    was made from; the role of a blob.
     fingerprint: identifies the contents (checked when the store opens the file).
     narrowed_from: the float32 file that a table was made from, where it is stored in fewer bytes (lookups over it say
     so by their ``storage``); dtype and shape are then those of the narrow file.
@@ -94,6 +96,27 @@ class SplitForm:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseForm:
+    """The form of a signature (or of its split form) whose dense tower is one ``TfctrDenseEngine`` node.
+
+    signature: its name in ``GraphItem.signatures``; inputs and outputs are those of the form that it stands beside.
+    node: the engine's. precision: what the engine computes in. limits: of the accuracy gate by which its outputs are
+    judged against the plain form; None: they are equal within 1e-5 + 1e-5 |b|. check_provider, check_precision: what
+    the final comparison runs the node by (not ``provider`` where that does not run on this machine). details:
+    JSON-able, the manifest's ``dense`` entry as far as the pass knows it.
+    """
+
+    signature: str
+    node: str
+    provider: str
+    precision: str = "fp32"
+    limits: GateLimits | None = None
+    check_provider: str = ""
+    check_precision: str = "fp32"
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MutableState:
     """State that stays in the graph because the serving path writes it or can't be frozen, and why.
 
@@ -121,7 +144,8 @@ class GraphItem:
     store_name: the store's shared_name, unique per bundle. work_dir: folder for the files, None where they are not
     wanted.
     tables: TfctrTable node -> index in files. partitions: what is known of PartitionedVariables. groups: fused ops.
-    packed: signature -> its packed form. split: signature -> its form with user inputs once per user.
+    packed: signature -> its packed form. split: signature -> its form with user inputs once per user. dense: form (a
+    signature, or the split form of one) -> the form beside it whose tower is an engine.
     asset_paths: asset filename -> where the file lies, for assets that are store files.
     sample_keys: some keys of vocabularies that were only analysed.
     restore_op, restore_filename: node that restores the mutable state and its filename tensor, "" where there is none.
@@ -149,6 +173,7 @@ class GraphItem:
     groups: list[FusedGroup] = dataclasses.field(default_factory=list)
     packed: dict[str, str] = dataclasses.field(default_factory=dict)
     split: dict[str, SplitForm] = dataclasses.field(default_factory=dict)
+    dense: dict[str, DenseForm] = dataclasses.field(default_factory=dict)
     sample_keys: dict[int, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     asset_paths: dict[str, Path] = dataclasses.field(default_factory=dict)
     restore_op: str = ""
@@ -178,6 +203,7 @@ class GraphItem:
             groups=list(self.groups),
             packed=dict(self.packed),
             split=dict(self.split),
+            dense=dict(self.dense),
             sample_keys=dict(self.sample_keys),
             asset_paths=dict(self.asset_paths),
             mutable_state=list(self.mutable_state),

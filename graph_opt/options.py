@@ -49,6 +49,8 @@ class ConvertOptions:
     table_dtype: how fused tables are stored: "fp32" (as they are), "fp16", "bf16" or "int8" (with a scale per row); the
     others only where the accuracy gate passes. max_dp, max_bias, max_auc_delta: limits of the gate; None = the
     defaults of ``graph_opt.gate``.
+    dense_passes: passes that take the dense tower out of TensorFlow, run when all other forms are made and before files
+    are dropped and inputs packed; ``export.dense_pass.dense_pass`` makes one (``tfctr.convert`` sets it).
     only_lookups: names of lookups or gathers that may be fused; None = all. only_rewrites: the same for the rewrites
     that a pass names in ``PassOutcome.rewrites``. ``tfctr bisect`` narrows both.
     """
@@ -80,6 +82,7 @@ class ConvertOptions:
     max_dp: float | None = None
     max_bias: float | None = None
     max_auc_delta: float | None = None
+    dense_passes: tuple[Pass, ...] = ()
     only_lookups: frozenset[str] | None = None
     only_rewrites: frozenset[str] | None = None
 

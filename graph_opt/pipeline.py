@@ -95,6 +95,9 @@ FORM_PASSES = (
         does="packs all that crosses between the devices into one tensor each way (--device-map)",
         order_reason="after place_devices; before pack_inputs, which copies the packing with everything else",
     ),
+)
+# The passes that take the dense tower out of TensorFlow (``ConvertOptions.dense_passes``) run here.
+LAST_PASSES = (
     Pass(
         name="drop_unused_files",
         run=drop_unused_files,
@@ -108,7 +111,7 @@ FORM_PASSES = (
         order_reason="last: it duplicates what the passes before made",
     ),
 )
-DEFAULT_PASSES = REFERENCE_PASSES + LOOKUP_PASSES + FORM_PASSES
+DEFAULT_PASSES = REFERENCE_PASSES + LOOKUP_PASSES + FORM_PASSES + LAST_PASSES
 
 # progress(stage, done, total): total 0 where it is not known.
 Progress = Callable[[str, int, int], None]
@@ -125,8 +128,9 @@ def check_names(options: ConvertOptions) -> None:
 
 
 def all_passes(options: ConvertOptions) -> tuple[Pass, ...]:
-    """Default passes with the user's own ones after those that fuse lookups."""
-    return REFERENCE_PASSES + LOOKUP_PASSES + tuple(options.extra_passes) + FORM_PASSES
+    """Default passes with the user's own ones after those that fuse lookups, and those of the dense tower."""
+    own, dense = tuple(options.extra_passes), tuple(options.dense_passes)
+    return REFERENCE_PASSES + LOOKUP_PASSES + own + FORM_PASSES + dense + LAST_PASSES
 
 
 def run_passes(

@@ -16,6 +16,7 @@ after   files: emb
 """
 
 _INDEXED = ("TfctrTable", "TfctrVocabFind")
+DENSE_OP = "TfctrDenseEngine"
 _VOCABULARY_STEPS = ("vocab", "vocab_oov")
 
 
@@ -26,6 +27,7 @@ def drop_unused_files(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     del options
     view = GraphView(item.graph_def)
     used = {node.attr["index"].i for node in view if node.op in _INDEXED}
+    used |= {index for node in view if node.op == DENSE_OP for index in node.attr["files"].list.i}
     for group in item.groups:
         for spec, _ in group.lookups:
             used |= {spec.table} | {int(s.args[0]) for s in spec.steps if s.kind in _VOCABULARY_STEPS}
@@ -37,6 +39,8 @@ def drop_unused_files(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     for node in view:
         if node.op in _INDEXED:
             node.attr["index"].i = number[node.attr["index"].i]
+        elif node.op == DENSE_OP:
+            node.attr["files"].list.i[:] = [number[index] for index in node.attr["files"].list.i]
     item.tables = {name: number[index] for name, index in item.tables.items() if name in view}
     item.groups = [_renumber(group, number) for group in item.groups]
     for group in item.groups:

@@ -51,7 +51,7 @@ def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     """See the module docstring. ``details["lookups"]`` lists every lookup found, fused or left, for the manifest;
     ``same_as`` names the lookup whose result it shares, ``ids_shared_with`` the first one that reads the same ids.
     """
-    if options.table_dtype != "fp32":
+    if options.table_dtype != "fp32" or options.dense_passes:
         item.unfused = item.copy()
     view = GraphView(item.graph_def)
     facts = Facts(view)

@@ -45,7 +45,7 @@ def pack_inputs(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     del options
     refused = []
     packed = []
-    for name in (*item.optimise, *(form.signature for form in item.split.values())):
+    for name in (*item.optimise, *(form.signature for form in (*item.split.values(), *item.dense.values()))):
         reason = _why_not(item, name)
         if reason is not None:
             refused.append(Refused(what=f"signature {name}", reason=reason))
