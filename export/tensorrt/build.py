@@ -27,22 +27,14 @@ import onnx
 
 from export.tensorrt.library import Library, load, parse_targets
 from export.tensorrt.options import BuildOptions, input_shapes, recipe
+from tfctr.engines import tensorrt_log
 from tfctr.errors import TfctrError, UsageError
 
 _LOCK = threading.Lock()
-_QUOTED = 4  # messages of the log in an error
 
 
 class BuildError(TfctrError):
     """TensorRT can't build the plan: names the target and quotes the last messages of its log."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Message:
-    """severity: "ERROR" or "WARNING" (internal errors are errors)."""
-
-    severity: str
-    text: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,21 +85,21 @@ def build(
 
 
 def _build_here(model: onnx.ModelProto, names: Sequence[str], options: BuildOptions, library: Library) -> Plans:
-    log = _log(library)
+    log = tensorrt_log.logger(library.module)
     serialized = model.SerializeToString(deterministic=True)
     plans, seconds, warnings = {}, {}, []
     for name in names:
-        log.messages.clear()
+        mark = log.record.mark()
         start = time.perf_counter()
-        plans[name] = _build_one(model, serialized, name, options, library, log)
+        plans[name] = _build_one(model, serialized, name, options, library, log, mark)
         seconds[name] = time.perf_counter() - start
-        warnings += [m.text for m in log.messages if m.severity == "WARNING"]
+        warnings += [m.text for m in log.record.since(mark) if m.severity == "WARNING"]
     recipes = {name: recipe(library, name, options) for name in names}
     return Plans(plans, seconds, tuple(dict.fromkeys(warnings)), recipes)
 
 
 def _build_one(
-    model: onnx.ModelProto, serialized: bytes, target: str, options: BuildOptions, library: Library, log: Any
+    model: onnx.ModelProto, serialized: bytes, target: str, options: BuildOptions, library: Library, log: Any, mark: int
 ) -> bytes:
     trt = library.module
     builder = trt.Builder(log)
@@ -117,7 +109,7 @@ def _build_one(
     parser = trt.OnnxParser(network, log)
     if not parser.parse(serialized):
         said = [parser.get_error(k).desc() for k in range(parser.num_errors)]
-        raise _error("does not take the tower", target, library, log, said)
+        raise _error("does not take the tower", target, library, log.record.quote(mark, tuple(said)))
     config = builder.create_builder_config()
     if library.chooses_target:
         config.num_compute_capabilities = 1
@@ -133,52 +125,15 @@ def _build_one(
         for name, (least, best, most) in input_shapes(model, profile).items():
             made.set_shape(name, least, best, most)
         if config.add_optimization_profile(made) < 0:
-            raise _error("refuses a batch profile", target, library, log)
+            raise _error("refuses a batch profile", target, library, log.record.quote(mark))
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise _error("builds no plan", target, library, log)
+        raise _error("builds no plan", target, library, log.record.quote(mark))
     return bytes(plan)
 
 
-def _error(what: str, target: str, library: Library, log: Any, said: Sequence[str] = ()) -> BuildError:
-    logged = [f"{m.severity.lower()}: {m.text}" for m in log.messages]
-    # Errors last: they are what is looked for.
-    ordered = sorted(logged, key=lambda line: line.startswith("error"))
-    quoted = list(dict.fromkeys([*said, *ordered[-_QUOTED:]]))
-    words = "; ".join(" ".join(line.split()) for line in quoted) or "its log is empty"
+def _error(what: str, target: str, library: Library, words: str) -> BuildError:
     return BuildError(f"{library.label} {what} for {target}: {words}")
-
-
-_LOGS: dict[str, Any] = {}
-
-
-def _log(library: Library) -> Any:
-    """The process's logger: TensorRT keeps the first that it is given."""
-    if library.name not in _LOGS:
-        _LOGS[library.name] = _make_log(library)
-    return _LOGS[library.name]
-
-
-def _make_log(library: Library) -> Any:
-    trt = library.module
-    severities = {
-        trt.ILogger.INTERNAL_ERROR: "ERROR",
-        trt.ILogger.ERROR: "ERROR",
-        trt.ILogger.WARNING: "WARNING",
-    }
-
-    class Log(trt.ILogger):  # type: ignore[misc, name-defined]
-        """Keeps errors and warnings; the library's chatter goes nowhere."""
-
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-            self.messages: list[Message] = []
-
-        def log(self, severity: Any, text: str) -> None:
-            if severity in severities:
-                self.messages.append(Message(severities[severity], text))
-
-    return Log()
 
 
 def _build_apart(model: onnx.ModelProto, names: Sequence[str], options: BuildOptions, library: Library) -> Plans:
