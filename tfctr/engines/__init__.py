@@ -1,0 +1,1 @@
+"""Engines that run a dense tower instead of TensorFlow: what one is made of (`spec`), and running it (`native`)."""
