@@ -27,6 +27,7 @@ from graph_opt.passes.fuse_lookups import spec_details
 from graph_opt.passes.prune_training import prune
 from graph_opt.recheck import compare_items, split_against_plain
 from graph_opt.recognise import find_lookups
+from graph_opt.renewal.record import Recorder
 from graph_opt.report import PassReport
 from graph_opt.saved_model import SavedModelSource, inline, load
 from graph_opt.split.details import split_entries
@@ -98,7 +99,7 @@ def convert_different(in_path: str | Path, out_path: str | Path, options: Conver
 
 def _prepared(
     in_path: str | Path, out_path: str | Path, options: ConvertOptions, progress: Progress, note: Note
-) -> _Conversion:
+) -> Conversion:
     check_options(options)
     library.load_op_libraries([str(p) for p in options.op_libraries])
     library.check_isa()  # every lookup would fail its proof
@@ -107,10 +108,12 @@ def _prepared(
     if source.is_bundle:
         raise UsageError(f"{source.path}: is a tfctr bundle already; convert the SavedModel that it was made from")
     check_target(Path(out_path), source.path, force=options.force)
-    return _Conversion(source, Path(out_path), options, progress, note)
+    return Conversion(source, Path(out_path), options, progress, note)
 
 
-class _Conversion:
+class Conversion:
+    """One conversion; ``run`` does it. A refresh (``graph_opt.renewal``) has other passes and the same checks."""
+
     def __init__(
         self, source: SavedModelSource, out: Path, options: ConvertOptions, progress: Progress, tell: Note
     ) -> None:
@@ -119,6 +122,7 @@ class _Conversion:
         self.notes: list[str] = []
         self.timing: dict[str, Any] = {}
         self.gate: dict[str, Any] = {}
+        self.record = b""  # what a refresh needs
         if source.note:
             self.note(source.note)
         self.bundle_id = uuid.uuid4().hex
@@ -177,11 +181,15 @@ class _Conversion:
 
     def _passes(self, item: GraphItem) -> tuple[GraphItem, list[PassReport], int]:
         passes = pipeline.all_passes(self.options)
-        split = len(pipeline.REFERENCE_PASSES)
+        split, last = len(pipeline.REFERENCE_PASSES), len(passes) - len(pipeline.last_passes(self.options))
         before = _op_count(_pruned(item))
         reports = pipeline.run_passes(item, passes[:split], self.options, self.progress)
         reference = item.copy()
-        reports += pipeline.run_passes(item, passes[split:], self.options, self.progress)
+        recorder = Recorder(self.source, reference, self.options)
+        recorder.mark(item)
+        reports += pipeline.run_passes(item, passes[split:last], self.options, self.progress)
+        self.record = recorder.record(item, reports, before)
+        reports += pipeline.run_passes(item, passes[last:], self.options, self.progress)
         return reference, reports, before
 
     def _describe(self, reference: GraphItem, item: GraphItem, reports: Sequence[PassReport]) -> dict[str, Any]:
@@ -275,6 +283,7 @@ class _Conversion:
         writer.copy_tree(self.source.path / "assets", "assets")
         writer.copy_tree(self.source.path / "assets.extra", "assets.extra")
         writer.write(naming.MODEL, saved_model_bytes(self.source, item))
+        writer.write(naming.REFRESH, self.record)
 
 
 def analyse(path: str | Path, tags: Sequence[str] | None = None) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class StoreFile:
     fingerprint: identifies the contents (checked when the store opens the file).
     narrowed_from: the float32 file that a table was made from, where it is stored in fewer bytes (lookups over it say
     so by their ``storage``); dtype and shape are then those of the narrow file.
+    ref: the checkpoint tensor that it is a copy of. merged: "div" or "mod" and the files whose rows it has, by index.
+    part: the entries of a constant or table that it has (``graph_opt.renewal.weights.Part``, as text).
     """
 
     kind: str
@@ -51,6 +53,9 @@ class StoreFile:
     bytes: int = 0
     fingerprint: str = ""
     narrowed_from: StoreFile | None = None
+    ref: CheckpointRef | None = None
+    merged: tuple[str, tuple[int, ...]] | None = None
+    part: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +81,23 @@ class FusedGroup:
     bind: dict[str, str]
     copies: tuple[tuple[CopySpec, Placement], ...] = ()
     repeats: tuple[tuple[str, Placement], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProvenLookup:
+    """One lookup of the reference graph as it was proven: enough to prove it again.
+
+    output: the tensor that it replaced. gather: the node that read the table. parts, strategy: as ``Candidate`` has
+    them. constants: nodes that the proof took the values of. files: vocabularies that it read, by index.
+    """
+
+    spec: LookupSpec
+    output: str
+    gather: str
+    parts: tuple[str, ...] = ()
+    strategy: str = ""
+    constants: tuple[str, ...] = ()
+    files: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,6 +165,7 @@ class GraphItem:
     files: store files so far. store_node: name of the TfctrStore node, "" until a table or vocabulary needs it.
     store_name: the store's shared_name, unique per bundle. work_dir: folder for the files, None where they are not
     wanted.
+    constants: Const node made of a variable -> its place in the checkpoint. proven: lookups that were fused.
     tables: TfctrTable node -> index in files. partitions: what is known of PartitionedVariables. groups: fused ops.
     packed: signature -> its packed form. split: signature -> its form with user inputs once per user. dense: form (a
     signature, or the split form of one) -> the form beside it whose tower is an engine.
@@ -164,6 +187,8 @@ class GraphItem:
     tags: tuple[str, ...] = ()
     variables: dict[str, CheckpointRef] = dataclasses.field(default_factory=dict)
     restored_tables: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    constants: dict[str, CheckpointRef] = dataclasses.field(default_factory=dict)
+    proven: list[ProvenLookup] = dataclasses.field(default_factory=list)
     files: list[StoreFile] = dataclasses.field(default_factory=list)
     store_node: str = ""
     store_name: str = ""
@@ -197,6 +222,8 @@ class GraphItem:
             assets=list(self.assets),
             variables=dict(self.variables),
             restored_tables=dict(self.restored_tables),
+            constants=dict(self.constants),
+            proven=list(self.proven),
             files=list(self.files),
             tables=dict(self.tables),
             partitions=list(self.partitions),

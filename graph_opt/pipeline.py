@@ -129,8 +129,12 @@ def check_names(options: ConvertOptions) -> None:
 
 def all_passes(options: ConvertOptions) -> tuple[Pass, ...]:
     """Default passes with the user's own ones after those that fuse lookups, and those of the dense tower."""
-    own, dense = tuple(options.extra_passes), tuple(options.dense_passes)
-    return REFERENCE_PASSES + LOOKUP_PASSES + own + FORM_PASSES + dense + LAST_PASSES
+    return REFERENCE_PASSES + LOOKUP_PASSES + tuple(options.extra_passes) + FORM_PASSES + last_passes(options)
+
+
+def last_passes(options: ConvertOptions) -> tuple[Pass, ...]:
+    """Those that a refresh runs again: of the dense tower, and those after them."""
+    return tuple(options.dense_passes) + LAST_PASSES
 
 
 def run_passes(

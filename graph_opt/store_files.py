@@ -123,16 +123,16 @@ def add_table(item: GraphItem, checkpoint: Checkpoint, ref: CheckpointRef, name:
     path = _new_path(item, name, ".table")
     if path is not None:
         checkpoint.copy(ref, path, name, item.on_copied)
-    return _append(item, path, "table", name, entry.dtype, entry.shape, source)
+    return _append(item, path, "table", name, entry.dtype, entry.shape, source, ref=ref)
 
 
-def add_array(item: GraphItem, array: npt.NDArray[Any], name: str) -> int:
-    """Writes the value of a constant into a table file and returns its index."""
+def add_array(item: GraphItem, array: npt.NDArray[Any], name: str, part: str = "") -> int:
+    """Writes the value of a constant into a table file and returns its index. part: of which weight it has entries."""
     path = _new_path(item, name, ".table")
     if path is not None:
         _native().write_table(path, name, array)
     dtype = dtypes.as_dtype(array.dtype).name
-    return _append(item, path, "table", name, dtype, tuple(array.shape), f"constant {name}")
+    return _append(item, path, "table", name, dtype, tuple(array.shape), f"constant {name}", part=part)
 
 
 def add_vocabulary(
@@ -151,6 +151,27 @@ def add_vocabulary(
     else:
         item.sample_keys[len(item.files)] = tuple(keys[:: max(1, len(keys) // 64)])
     return _append(item, path, "vocab", name, dtype, (len(keys),), source)
+
+
+def add_blob(item: GraphItem, data: bytes, name: str) -> int:
+    """Writes bytes that an engine reads into a file called ``name`` and returns its index."""
+    if item.work_dir is None:
+        raise ValueError(f"{name}: the model was only analysed")
+    path = item.work_dir / name
+    path.write_bytes(data)
+    item.files.append(
+        StoreFile(
+            kind="blob",
+            path=path,
+            name=name,
+            dtype="uint8",
+            shape=(len(data),),
+            source="dense tower",
+            bytes=len(data),
+            fingerprint=_native().blob_fingerprint(path),
+        )
+    )
+    return len(item.files) - 1
 
 
 def merge_tables(item: GraphItem, nodes: Sequence[str], strategy: str) -> int:
@@ -174,7 +195,8 @@ def merge_tables(item: GraphItem, nodes: Sequence[str], strategy: str) -> int:
     if path is not None:
         with native_errors():
             _native().merge_tables([p.path for p in parts], path, name, strategy == "mod")
-    return _append(item, path, "table", name, parts[0].dtype, (rows, *parts[0].shape[1:]), source)
+    merged = (strategy, tuple(item.tables[node] for node in nodes))
+    return _append(item, path, "table", name, parts[0].dtype, (rows, *parts[0].shape[1:]), source, merged=merged)
 
 
 def table_node(item: GraphItem, view: GraphView, index: int) -> str:
@@ -230,7 +252,14 @@ def _new_path(item: GraphItem, name: str, suffix: str) -> Path | None:
 
 
 def _append(
-    item: GraphItem, path: Path | None, kind: str, name: str, dtype: str, shape: tuple[int, ...], source: str
+    item: GraphItem,
+    path: Path | None,
+    kind: str,
+    name: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    source: str,
+    **origin: Any,
 ) -> int:
     size, fingerprint = 0, ""
     if path is not None:
@@ -248,6 +277,7 @@ def _append(
             source=source,
             bytes=size,
             fingerprint=fingerprint,
+            **origin,
         )
     )
     return len(item.files) - 1

@@ -145,6 +145,7 @@ def _replace_variable(
             view.unique_name(f"tfctr/constant/{name}"), array, dtypes.as_dtype(entry.dtype).as_datatype_enum
         )
         value = view.add(node).name
+        item.constants[value] = ref
         kind = "constant"
     if view.node(name).op == "VarHandleOp":
         _rewire_resource(view, name, value, entry.shape)

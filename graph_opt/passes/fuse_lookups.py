@@ -17,7 +17,7 @@ from graph_opt.fusing.levels import Member, find_levels
 from graph_opt.fusing.plan import Planner
 from graph_opt.fusing.rewrite import Rewriter, merged_specs
 from graph_opt.fusing.shared import find_shared_work
-from graph_opt.item import FusedGroup, GraphItem
+from graph_opt.item import FusedGroup, GraphItem, ProvenLookup
 from graph_opt.lookup_spec import LookupSpec, Placement
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
@@ -68,6 +68,7 @@ def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     candidates, refusals = find(())
     proofs = _prove(item, candidates, find)
     proven = [(p.candidate, p.spec) for p in proofs if p.ok and p.spec is not None]
+    item.proven += [_proven(view, c, spec) for c, spec in proven]
     groups = replace_lookups(item, view, facts, proven)
     refusals = [*refusals, *(_refusal(p, item) for p in proofs if not p.ok)]
     details = [_fused_details(g, item) for g in groups] + [[_left_details(r)] for r in refusals]
@@ -148,6 +149,19 @@ def _with_nodes_of(view: GraphView, candidate: Candidate, spec: LookupSpec) -> C
     """The candidate with the interior nodes of the reading that was proven."""
     cone = extract_cone(view, candidate.output, spec.sources())
     return dataclasses.replace(candidate, nodes=inside_nodes(view, cone))
+
+
+def _proven(view: GraphView, candidate: Candidate, spec: LookupSpec) -> ProvenLookup:
+    cone = extract_cone(view, candidate.output, spec.sources())
+    return ProvenLookup(
+        spec=spec,
+        output=candidate.output,
+        gather=candidate.gather,
+        parts=candidate.parts,
+        strategy=candidate.strategy,
+        constants=tuple(sorted(n for n in cone.nodes if view.node(n).op == "Const")),
+        files=tuple(sorted(cone.files)),
+    )
 
 
 def _with_row_output(candidate: Candidate, facts: Facts) -> Candidate:

@@ -8,8 +8,9 @@ import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
 from graph_opt.item import GraphItem
+from graph_opt.renewal.weights import PART, Part, part_of
 from graph_opt.split.builder import Builder
-from graph_opt.store_files import add_array, table_node
+from graph_opt.store_files import add_array, constant_node, table_node
 from graph_opt.view import canonical, node_of
 
 Columns = npt.NDArray[np.int64]
@@ -58,7 +59,23 @@ class Weights:
         if len(columns) == value.shape[axis] and np.array_equal(columns, np.arange(len(columns))):
             return tensor
         part = np.ascontiguousarray(np.take(value, columns, axis))
+        origin = self._origin(tensor)
+        text = origin.then(axis, columns).text() if origin is not None else ""
         if part.nbytes > self._limit and self._item.work_dir is not None:
-            index = add_array(self._item, part, f"{name}/part_{len(self.taken)}")
+            index = add_array(self._item, part, f"{name}/part_{len(self.taken)}", text)
             return canonical(table_node(self._item, self._build.view, index))
-        return self._build.constant(part, part.dtype, f"part/{name}")
+        if not text:
+            return self._build.constant(part, part.dtype, f"part/{name}")
+        # A node of its own: another weight that holds the same today need not do so tomorrow.
+        made = constant_node(self._build.view.unique_name(f"{self._build.prefix}part/{name}"), part)
+        made.attr[PART].s = text.encode()
+        return canonical(self._build.add(made))
+
+    def _origin(self, tensor: str) -> Part | None:
+        """The weight that a constant is, or has entries of; None for one that is none."""
+        node = self._build.view.producer(tensor)
+        if node.op != "TfctrTable":
+            return part_of(node)
+        index = self._item.tables[node.name]
+        known = self._item.files[index].part
+        return Part.parse(known) if known else Part("", index, ())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 MODEL = "saved_model.pb"
 MANIFEST = "assets.extra/tfctr_manifest.json"
+REFRESH = "assets.extra/tfctr_refresh.zip"
 STORE_FOLDER = "assets/tfctr"
 MODEL_NAMES = (MODEL, "saved_model.pbtxt", "saved_model.cpb")
 

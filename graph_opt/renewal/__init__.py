@@ -1,0 +1,1 @@
+"""Refreshing a bundle: what ``convert`` stores for it, and making the graphs again with other weights."""

@@ -1,0 +1,173 @@
+"""What ``convert`` stores in a bundle so that ``refresh`` need not recognise, fuse and prove again.
+
+Two graphs without their weights: the reference graph, and the converted one as it is before the passes of the dense
+tower and of packing (which a refresh runs again); where each weight of the second lies in the first; and the lookups
+that were proven, so that those whose proof took a value can be proven once more. One zip file,
+``assets.extra/tfctr_refresh.zip``, the same bytes for the same conversion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.python.framework import dtypes
+
+from graph_opt.item import GraphItem
+from graph_opt.narrowing import widened
+from graph_opt.options import ConvertOptions
+from graph_opt.renewal.encode import decode, encode, meta_graph
+from graph_opt.renewal.model_key import asset_hashes, model_key
+from graph_opt.renewal.weights import WEIGHT, content_hash, is_weight, mark, part_of, strip, unmark, value_of
+from graph_opt.report import PassReport
+from graph_opt.saved_model import SavedModelSource
+from tfctr.bundle import naming
+from tfctr.errors import CorruptFileError
+from tfctr.version import __version__
+
+FORMAT = 1
+_OPTIONS = (
+    "disable", "table_dtype", "max_dp", "max_bias", "max_auc_delta", "dense_limit_bytes", "device_map",
+    "force_placement",
+)  # fmt: skip
+_DATE = (1980, 1, 1, 0, 0, 0)  # the same conversion gives the same bytes
+
+
+@dataclasses.dataclass
+class Record:
+    """A record as read. reference, template: items without paths and weights. hashes: weight of the reference graph ->
+    hash of its contents. consumed: weights of which the template has nothing. unexplained: why it can't be refreshed.
+    narrow: numbers of the tables that were stored smaller. options: of the conversion, by name.
+    """
+
+    key: str
+    assets: dict[str, str]
+    reference: GraphItem
+    template: GraphItem
+    hashes: dict[str, str]
+    consumed: list[str]
+    unexplained: list[str]
+    narrow: list[int]
+    options: dict[str, Any]
+    ops_before: int
+
+
+class Recorder:
+    """Follows the weights of ``reference`` through the passes of one conversion."""
+
+    def __init__(self, source: SavedModelSource, reference: GraphItem, options: ConvertOptions) -> None:
+        self._source = source
+        self._reference = reference
+        self._options = options
+
+    def mark(self, item: GraphItem) -> None:
+        """Marks the weights of ``item``, a copy of the reference graph."""
+        mark(item.graph_def, item.constants)
+
+    def record(self, item: GraphItem, reports: Sequence[PassReport], ops_before: int) -> bytes:
+        """The record of ``item`` as the passes left it; takes the marks off it."""
+        template = widened(item) or item.copy()
+        unmark(item.graph_def)
+        reference = self._reference.copy()
+        values = {n.name: value_of(n) for n in reference.graph_def.node if is_weight(n, reference.constants)}
+        hashes = {name: content_hash(value) for name, value in values.items()}
+        used, unexplained = _explain(template, hashes)
+        own = {p.name for p in self._options.extra_passes}
+        unexplained += [
+            f"the pass {r.name!r} of your own changed the graph" for r in reports if r.name in own and r.fired
+        ]
+        for name in (node for item_ in (reference, template) for node in item_.graph_def.node):
+            if name.op == "Const" and (name.name in hashes or part_of(name) is not None):
+                strip(name)
+        data = {
+            "format": FORMAT,
+            "tfctr": __version__,
+            "key": model_key(self._source.meta_graph),
+            "assets": asset_hashes(self._source.path / "assets"),
+            "hashes": hashes,
+            "consumed": sorted(set(hashes) - used),
+            "unexplained": unexplained,
+            "narrow": [k for k, f in enumerate(item.files) if f.narrowed_from is not None],
+            "options": {name: _plain(getattr(self._options, name)) for name in _OPTIONS},
+            "ops_before": ops_before,
+            "reference": encode(reference),
+            "template": encode(template),
+        }
+        return _packed(data, meta_graph(reference), meta_graph(template))
+
+
+def _explain(template: GraphItem, hashes: dict[str, str]) -> tuple[set[str], list[str]]:
+    """Weights that ``template`` has, and constants of which it is not known what weight they are."""
+    used: set[str] = set()
+    unexplained = []
+    for node in template.graph_def.node:
+        if node.op != "Const":
+            continue
+        part = part_of(node)
+        if part is not None:
+            used.add(part.weight)
+            if not part.takes and content_hash(value_of(node)) != hashes.get(part.weight):
+                unexplained.append(f"the constant {node.name!r} was changed by a pass")
+        elif is_weight(node, ()):
+            dtype = dtypes.as_dtype(node.attr["dtype"].type).name
+            unexplained.append(f"the {dtype} constant {node.name!r} was made by a pass")
+    for file in template.files:
+        if file.part:
+            used.add(json.loads(file.part)[0])
+    return used, unexplained
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if hasattr(value, "items") else value
+
+
+def _packed(data: dict[str, Any], *graphs: meta_graph_pb2.MetaGraphDef) -> bytes:
+    buffer = io.BytesIO()
+    contents = [("record.json", json.dumps(data, separators=(",", ":"), sort_keys=True).encode())]
+    for name, graph in zip(("reference.pb", "template.pb"), graphs, strict=True):
+        contents.append((name, graph.SerializeToString(deterministic=True)))
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name, content in contents:
+            archive.writestr(zipfile.ZipInfo(name, _DATE), content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def read_record(bundle: Path) -> Record | None:
+    """The record of the bundle at ``bundle``; None where it has none, or one of another format. CorruptFileError where
+    it is damaged.
+    """
+    path = bundle / naming.REFRESH
+    if not path.is_file():
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:  # every member has a checksum
+            data = json.loads(archive.read("record.json"))
+            graphs = [
+                meta_graph_pb2.MetaGraphDef.FromString(archive.read(f"{n}.pb")) for n in ("reference", "template")
+            ]
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, DecodeError, OSError) as error:
+        raise CorruptFileError(f"{path}: damaged: {error}") from error
+    if data["format"] != FORMAT:
+        return None
+    return Record(
+        key=data["key"],
+        assets=data["assets"],
+        reference=decode(data["reference"], graphs[0]),
+        template=decode(data["template"], graphs[1]),
+        hashes=data["hashes"],
+        consumed=data["consumed"],
+        unexplained=data["unexplained"],
+        narrow=data["narrow"],
+        options=data["options"],
+        ops_before=data["ops_before"],
+    )
+
+
+__all__ = ["WEIGHT", "Record", "Recorder", "read_record"]
