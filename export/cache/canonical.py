@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tfctr.errors import InternalError
+
 # (number of the step, output); the number of an input of the graph is below 0.
 Edge = tuple[int, int]
 
@@ -100,6 +102,7 @@ def canonicalise(
     numbers = {name: -1 - number for name, number in inputs.items()}
     read: dict[str, Node] = {}
     steps: list[Step] = []
+    opened: set[str] = set()
     stack = [(name, False) for name, _ in reversed(outputs)]
     while stack:
         name, ready = stack.pop()
@@ -109,13 +112,16 @@ def canonicalise(
         if one is None:
             one = read[name] = node(name)
         if not ready:
+            if name in opened:  # what it reads reads it
+                raise InternalError(f"the graph goes in a circle at {one.name}")
+            opened.add(name)
             stack.append((name, True))
             stack += [(source, False) for source in reversed((*(n for n, _ in one.inputs), *one.waits_for))]
             continue
         numbers[name] = len(steps)
         steps.append(
             Step(
-                name=name,
+                name=one.name,
                 op=one.op,
                 inputs=tuple((numbers[source], port) for source, port in one.inputs),
                 waits_for=tuple(sorted(numbers[source] for source in one.waits_for)),

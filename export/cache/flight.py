@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,7 @@ class Flight:
         return self._entry(self._folder, files, hit=True, stored=True, record=record)
 
     def build(self, build: Build) -> Entry:
-        """Builds and stores; or takes what another builder made meanwhile. Raises Unusable where nothing can be stored."""
+        """Builds and stores, or takes what another builder made meanwhile. Unusable: nothing can be stored."""
         with self._locked():
             damage = ""
             try:
@@ -145,6 +145,7 @@ class Flight:
 
     def _store(self, temporary: Path, seconds: float) -> Entry:
         """Seals what was built and puts it in its place; where that fails, what was built is used all the same."""
+        built = list(walk(temporary))
         try:
             record = seal(temporary, self._level, self._key, self._label, seconds)
             handle = hold(temporary)  # before it has its name: so nobody can evict it
@@ -152,22 +153,27 @@ class Flight:
             self._cache.keeper.add_handle(handle)
             temporary.rename(self._folder)
         except OSError as error:
-            self._cache.stop_writing(f"can't be written: {reason(error)}")
-            return self._carry(temporary)
+            why = f"can't be written: {reason(error)}"
+            entry = self._carry(temporary, built, why)
+            self._cache.stop_writing(why)
+            return entry
         with contextlib.suppress(OSError):  # it is there; without this it could be lost with the power
             sync_folder(self._folder.parent)
         self._tidy()
         files = {file["name"]: self._folder / file["name"] for file in record["files"]}
         return self._entry(self._folder, files, hit=False, stored=True, record=record)
 
-    def _carry(self, temporary: Path) -> Entry:
-        """Copies what was built out of the cache's folder."""
+    def _carry(self, temporary: Path, built: Sequence[Path], why: str) -> Entry:
+        """Copies what was built out of the cache's folder. Unusable: it is not there any more."""
         apart = self._apart()
-        for path in walk(temporary):
-            target = apart / path.relative_to(temporary)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-        return self._entry(apart, _files(apart), hit=False, stored=False)
+        try:
+            for path in built:
+                target = apart / path.relative_to(temporary)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+        except OSError as error:
+            raise Unusable(why) from error
+        return dataclasses.replace(self._entry(apart, _files(apart), hit=False, stored=False), note=why)
 
     def _tidy(self) -> None:
         try:

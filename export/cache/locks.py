@@ -20,7 +20,7 @@ class FileLock:
         self._handle = -1
 
     def acquire(self, *, wait: bool = True) -> bool:
-        """Whether the lock is held now; always True with ``wait``. Raises OSError: no such file can be made or locked."""
+        """Whether the lock is held now; always True with ``wait``. OSError: such a file can't be made or locked."""
         while True:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:

@@ -54,15 +54,11 @@ class _Reader:
             fields["domain"] = node.domain
         fields["outputs"] = repr([bool(output) for output in node.output])
         return Node(
-            name=name,
+            name=node.name or name,
             op=node.op_type,
             inputs=tuple(self.source(tensor) for tensor in node.input),
             fields=fields,
         )
-
-    def node_name(self, key: str) -> str:
-        """The name that people know it by."""
-        return self._nodes[key].name or key if key in self._nodes else key
 
 
 def canonical_model(model: onnx.ModelProto) -> Canonical:
@@ -73,14 +69,13 @@ def canonical_model(model: onnx.ModelProto) -> Canonical:
     reader = _Reader(graph)
     constants = {one.name for one in graph.initializer}
     inputs = [one for one in graph.input if one.name not in constants]
-    found = canonicalise(
+    return canonicalise(
         reader.read,
         {one.name: number for number, one in enumerate(inputs)},
         [reader.source(one.name) for one in graph.output],
         ([_interface(one) for one in inputs], [_interface(one) for one in graph.output]),
         extra=_extra(model),
     )
-    return found
 
 
 def _extra(model: onnx.ModelProto) -> str:

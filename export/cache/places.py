@@ -27,7 +27,10 @@ class Unusable(Exception):
 
 
 def default_root() -> Path | None:
-    """$TFCTR_CACHE_DIR ("off": no cache, None), else $XDG_CACHE_HOME/tfctr, else ~/.cache/tfctr; None without a home."""
+    """$TFCTR_CACHE_DIR, else $XDG_CACHE_HOME/tfctr, else ~/.cache/tfctr.
+
+    None: no cache, as the variable says "off", or there is no home.
+    """
     given = os.environ.get(VARIABLE, "")
     if given:
         return None if given == OFF else Path(given).expanduser()
@@ -82,7 +85,9 @@ class Places:
             raise Unusable(reason(error)) from error
 
     def _adopt(self) -> None:
-        others = [n for n in os.listdir(self.root) if n not in _HARMLESS and not n.startswith((MARKER, f".{MARKER}"))]
+        # A damaged marker among nothing but our folders is written again.
+        known = {*LEVELS, *_HARMLESS, *(path.name for path in (self.locks, self.temporary, self.damaged))}
+        others = [n for n in os.listdir(self.root) if n not in known and not n.startswith((MARKER, f".{MARKER}"))]
         if others:
             raise Unusable(f"the folder is not empty and is no cache of tfctr ({sorted(others)[0]} lies in it)")
         write_synced(self.root / MARKER, _SIGNATURE + b"\n" + _OURS + b"\n")

@@ -75,7 +75,7 @@ class CompileCache:
         self.notes: list[str] = []
         self.keeper = Keeper()
         self._note = note or _LOG.warning
-        self._lock = threading.Lock()
+        self._lock, self._opening = threading.Lock(), threading.Lock()
         self._opened = False
         # Why nothing is read, and why nothing is written; "": it is.
         self._no_reads = "" if root is not None else "no compile cache"
@@ -156,12 +156,12 @@ class CompileCache:
     def _readable(self) -> bool:
         if self.places is None:
             return False
-        with self._lock:
-            opened, self._opened = self._opened, True
-        if not opened:
-            try:
-                self.places.open()
-            except Unusable as error:
-                self._no_reads = str(error)
-                self.stop_writing(str(error))
+        with self._opening:
+            if not self._opened:
+                self._opened = True
+                try:
+                    self.places.open()
+                except Unusable as error:
+                    self._no_reads = str(error)
+                    self.stop_writing(str(error))
         return not self._no_reads

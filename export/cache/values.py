@@ -30,8 +30,8 @@ _SHOWN = 8
 
 def is_weight(dtype: np.dtype, rank: int) -> bool:
     """A weight is a floating constant with at least one dimension: kernels, biases (those of one unit too), folded
-    batch norms, slopes. A floating scalar is part of the structure (epsilon, scale, clamp, exponent, mask value), and so
-    is everything that is no float (axes, shapes, masks, texts).
+    batch norms, slopes. A floating scalar is part of the structure (epsilon, scale, clamp, exponent, mask value), and
+    so is everything that is no float (axes, shapes, masks, texts).
     """
     return rank >= 1 and is_float(dtype)
 
