@@ -31,12 +31,16 @@ class EngineOptions:
        least ``pad[bucket]`` of them (no entry: never filled up).
     3. Else by the dynamic variant.
 
+    Towers of split forms have rows of users too: variants are for ``users`` of them, other batches are run by 3.
+
     buckets: rows, ascending. pad: bucket -> the fewest rows that it is filled up for. chunk: one of the buckets, or 0.
+    users: 0: the tower has none.
     """
 
     buckets: tuple[int, ...] = ()
     pad: Mapping[int, int] = dataclasses.field(default_factory=dict)
     chunk: int = 0
+    users: int = 0
 
     def __post_init__(self) -> None:
         if list(self.buckets) != sorted(set(self.buckets)) or any(rows < 1 for rows in self.buckets):
@@ -49,28 +53,37 @@ class EngineOptions:
 
     def pieces(self, rows: int) -> list[Piece]:
         """What the engine does with a batch of ``rows`` rows."""
-        found, first = [], 0
-        while self.chunk and rows not in self.buckets and rows - first > self.chunk:
-            found.append(Piece(first, self.chunk, self.chunk))
-            first += self.chunk
-        found.append(Piece(first, rows - first, self._bucket(rows - first)))
-        return found
+        whole = self.whole_pieces(rows)
+        rest = rows - whole * self.chunk
+        found = [Piece(k * self.chunk, self.chunk, self.chunk) for k in range(whole)]
+        return [*found, Piece(rows - rest, rest, self.bucket(rest))]
 
-    def _bucket(self, rows: int) -> int:
+    def whole_pieces(self, rows: int) -> int:
+        """How many pieces of ``chunk`` rows a batch starts with."""
+        return (rows - 1) // self.chunk if self.chunk and rows > 0 and rows not in self.buckets else 0
+
+    def bucket(self, rows: int) -> int:
+        """The variant that runs ``rows`` rows at once; 0: the dynamic one."""
         holding = next((bucket for bucket in self.buckets if bucket >= rows), 0)
         return holding if rows >= self.pad.get(holding, holding) else 0
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As ``EngineSpec.options`` has it."""
         return {
             "buckets": list(self.buckets),
             "dynamic": True,
             "pad": {str(bucket): rows for bucket, rows in sorted(self.pad.items())},
-            "chunk": self.chunk,
+            **({"chunk": self.chunk} if self.chunk else {}),
+            **({"users": self.users} if self.users else {}),
         }
 
     @staticmethod
-    def of(options: Mapping[str, Any]) -> EngineOptions:
+    def from_json(options: Mapping[str, Any]) -> EngineOptions:
         """Back from JSON."""
         pad = {int(bucket): int(rows) for bucket, rows in options.get("pad", {}).items()}
-        return EngineOptions(buckets=tuple(options.get("buckets", ())), pad=pad, chunk=int(options.get("chunk", 0)))
+        return EngineOptions(
+            buckets=tuple(options.get("buckets", ())),
+            pad=pad,
+            chunk=int(options.get("chunk", 0)),
+            users=int(options.get("users", 0)),
+        )

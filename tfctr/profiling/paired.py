@@ -44,12 +44,13 @@ def measure_paired(
     warmup_rounds: int = 10,
     budget_s: float | None = None,
     progress: Callable[[int, int], None] | None = None,
+    least_rounds: int = 5,
 ) -> dict[str, Timing]:
     """Times every contestant once per round, in an order that turns by one each round.
 
     Args:
       contestants: name to a call without arguments.
-      rounds: measured rounds; fewer if ``budget_s`` seconds are used up first (at least 5 are made).
+      rounds: measured rounds; fewer if ``budget_s`` seconds are used up first (``least_rounds`` are made).
       warmup_rounds: rounds before, not measured (allocators, lazy kernels, caches).
       progress: called with (rounds done, rounds wanted).
     """
@@ -69,7 +70,7 @@ def measure_paired(
                 samples[name].append((time.perf_counter() - begin) * 1e3)
             if progress is not None:
                 progress(i + 1, rounds)
-            if budget_s is not None and i >= 4 and time.perf_counter() - started > budget_s:
+            if budget_s is not None and i + 1 >= least_rounds and time.perf_counter() - started > budget_s:
                 break
     finally:
         if collecting:
