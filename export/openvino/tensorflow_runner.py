@@ -1,7 +1,7 @@
 """A tower as tfctr serves it on TensorFlow: what OpenVINO has to be faster than.
 
 By our own executor, not by ``tf.compat.v1.Session``: TensorFlow gives all sessions of a process one intra-op pool,
-sized by whichever came first, so that the threads asked for there need not be those that are measured. Default grappler.
+sized by whichever came first, so the threads asked for there need not be those that run. Default grappler.
 """
 
 from __future__ import annotations
