@@ -22,7 +22,9 @@ LEAST_PREFIX = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Listed:
-    """An entry for people. state: "ok", "damaged: why", "set aside", or "format 7; ..." of another version's."""
+    """An entry for people. state: "damaged: why" (its bytes are not read here), "set aside", "format 7; ..." of another
+    version's, else "".
+    """
 
     level: str
     key: str
@@ -41,7 +43,7 @@ def open_cache(path: str | Path | None) -> Places | None:
 
     Raises UsageError: the default is switched off, or what lies there is no cache.
     """
-    root = Path(path) if path is not None else default_root()
+    root = path if path is not None else default_root()
     if root is None:
         raise UsageError(f"there is no compile cache: {_why_none()}; --cache-dir names one")
     places = Places(root)
@@ -71,7 +73,7 @@ def listing(places: Places) -> list[Listed]:
 
 def _listed(one: Stored) -> Listed:
     record: dict[str, Any] = {}
-    state = "ok"
+    state = ""
     try:
         record = read_record(one.folder)
     except Damaged as error:
@@ -131,21 +133,23 @@ class Checked:
     foreign: tuple[str, ...]
 
 
-def verify_all(places: Places, progress: Callable[[str], None] | None = None) -> Checked:
-    """Reads every byte of every entry. Nothing is changed; what was set aside before is not looked at."""
+def verify_all(places: Places, progress: Callable[[str, int], None] | None = None) -> Checked:
+    """Reads every byte of every entry. Nothing is changed; what was set aside before is not looked at.
+
+    progress: is told each entry before it is read, and how many there are.
+    """
     count, size = 0, 0
     damaged, foreign = [], []
-    for one in stored(places):
-        if one.level == "damaged":
-            continue
+    there = [one for one in stored(places) if one.level != "damaged"]
+    for one in there:
         if one.foreign:
             foreign.append(str(one.folder))
             continue
         if progress is not None:
-            progress(f"{one.level}/{one.name[:12]}")
+            progress(f"{one.level}/{one.name[:12]}", len(there))
         try:
-            with _held(one.folder) as there:
-                if there:
+            with _held(one.folder) as still:
+                if still:
                     verify(one.folder, one.level, one.name)
                     count, size = count + 1, size + one.bytes
         except (Damaged, OtherFormat) as error:
@@ -198,9 +202,9 @@ def prune(places: Places, max_bytes: int | None = None, older_than_days: float |
                 in_use += 1
     limit = max_bytes if max_bytes is not None or old is not None else DEFAULT_LIMIT_BYTES
     if limit is not None:
-        evicted, total = evict(places, limit)
-        gone += evicted
-        in_use += total > limit
+        evicted = evict(places, limit)
+        gone += evicted.gone
+        in_use += evicted.in_use
     return _removed(places, gone, in_use, leftovers)
 
 

@@ -75,49 +75,65 @@ def _foreign(folder: Path) -> str:
     return ""
 
 
-def evict(places: Places, limit_bytes: int, keep: Sequence[Path] = ()) -> tuple[list[Stored], int]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evicted:
+    """gone: what went. left_bytes: of what is still there. in_use: how many would have gone, and are used."""
+
+    gone: tuple[Stored, ...]
+    left_bytes: int
+    in_use: int
+
+
+def evict(places: Places, limit_bytes: int, keep: Sequence[Path] = ()) -> Evicted:
     """Removes what was not used for longest until the cache is within its limit. keep: folders that stay.
 
-    Entries in use stay, here and in other processes, and those of other formats. Returns what went, and the bytes left.
+    Entries in use stay, here and in other processes, and those of other formats. Raises OSError where nothing can be
+    removed.
     """
     with _one_evictor(places):
-        there = stored(places)
-        total = sum(one.bytes for one in there if not one.foreign)
-        gone = []
+        there = [one for one in stored(places) if not one.foreign]
+        total = sum(one.bytes for one in there)
+        gone, in_use = [], 0
         for one in there:
             if total <= limit_bytes:
                 break
-            if not one.foreign and one.folder not in keep and remove(places, one):
-                gone.append(one)
-                total -= one.bytes
-        return gone, total
+            if one.folder in keep or not remove(places, one):
+                in_use += 1
+                continue
+            gone.append(one)
+            total -= one.bytes
+        return Evicted(gone=tuple(gone), left_bytes=total, in_use=in_use)
 
 
 def remove(places: Places, one: Stored) -> bool:
-    """Removes one entry if nobody uses it: it vanishes at once, its bytes a little later."""
+    """Removes one entry unless somebody uses it (False): it vanishes at once, its bytes a little later. OSError: it
+    can't be removed.
+    """
     try:
         handle = os.open(one.folder / KEY_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:  # nothing that could be in use: without key.json nobody reads an entry
-        return _throw_away(places, one.folder)
+        _throw_away(places, one.folder)
+        return True
     try:
-        if not unused(handle) or not is_at(handle, one.folder / KEY_FILE):
+        if not unused(handle):
             return False
-        return _throw_away(places, one.folder)
+        if is_at(handle, one.folder / KEY_FILE):
+            _throw_away(places, one.folder)
+        return True
     finally:
         os.close(handle)
 
 
-def _throw_away(places: Places, folder: Path) -> bool:
+def _throw_away(places: Places, folder: Path) -> None:
     trash = places.temporary / f"{_TRASH}{secrets.token_hex(8)}"
     try:
         folder.rename(trash)
-    except OSError:
-        return False
+    except FileNotFoundError:  # another process was faster
+        return
     if trash.is_dir() and not trash.is_symlink():
         remove_tree(trash)
     else:
         trash.unlink(missing_ok=True)
-    return True
 
 
 def sweep(places: Places) -> int:

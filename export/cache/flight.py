@@ -178,7 +178,7 @@ class Flight:
     def _tidy(self) -> None:
         try:
             sweep(self._places)
-            _, left = evict(self._places, self._cache.limit_bytes, keep=(self._folder,))
+            left = evict(self._places, self._cache.limit_bytes, keep=(self._folder,)).left_bytes
         except OSError as error:
             self._cache.say(f"old entries can't be removed: {reason(error)}")
             return

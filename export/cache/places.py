@@ -46,8 +46,8 @@ def default_root() -> Path | None:
 class Places:
     """Paths below one root. ``open`` makes what is missing; nothing else here writes."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = Path(os.path.realpath(root.expanduser()))
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(os.path.realpath(Path(root).expanduser()))
         self.locks = self.root / "locks"
         self.temporary = self.root / "tmp"
         self.damaged = self.root / "damaged"

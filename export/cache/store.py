@@ -70,7 +70,7 @@ class CompileCache:
     ) -> None:
         if limit_bytes < 0:
             raise UsageError(f"compile cache: a limit of {limit_bytes} bytes; expected 0 or more")
-        self.places = Places(Path(root)) if root is not None else None
+        self.places = Places(root) if root is not None else None
         self.limit_bytes = limit_bytes
         self.notes: list[str] = []
         self.keeper = Keeper()
