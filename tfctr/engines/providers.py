@@ -16,7 +16,7 @@ from tfctr.errors import UsageError
 
 PROVIDERS = ("tensorflow", "openvino", "tensorrt")
 TENSORRT = ("tensorrt", "tensorrt_rtx")  # in the order of preference, where a plan does not say which
-_PLAN = "plan:"
+PLAN = "plan:"
 _INSTALL = {"tensorrt": "pip install tensorrt", "tensorrt_rtx": "pip install tensorrt-rtx-cu13"}
 # Distributions that may hold a module; the CUDA release may be part of the name.
 _DISTRIBUTIONS = {
@@ -77,7 +77,7 @@ def version(module: str) -> str | None:
 def plan_targets(entry: Mapping[str, Any]) -> tuple[str, ...]:
     """Targets ("sm89") that a manifest's ``dense`` has plans for."""
     roles = [str(file.get("role", "")) for file in entry.get("files", ())]
-    return tuple(role.removeprefix(_PLAN) for role in roles if role.startswith(_PLAN))
+    return tuple(role.removeprefix(PLAN) for role in roles if role.startswith(PLAN))
 
 
 def tensorrt_module(entry: Mapping[str, Any]) -> str:
