@@ -165,7 +165,8 @@ class GraphItem:
     files: store files so far. store_node: name of the TfctrStore node, "" until a table or vocabulary needs it.
     store_name: the store's shared_name, unique per bundle. work_dir: folder for the files, None where they are not
     wanted.
-    constants: Const node made of a variable -> its place in the checkpoint. proven: lookups that were fused.
+    constants: Const node made of a variable -> its place in the checkpoint. vocabulary_sizes: Const node that says how
+    large a vocabulary is -> its file. proven: lookups that were fused.
     tables: TfctrTable node -> index in files. partitions: what is known of PartitionedVariables. groups: fused ops.
     packed: signature -> its packed form. split: signature -> its form with user inputs once per user. dense: form (a
     signature, or the split form of one) -> the form beside it whose tower is an engine.
@@ -188,6 +189,7 @@ class GraphItem:
     variables: dict[str, CheckpointRef] = dataclasses.field(default_factory=dict)
     restored_tables: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
     constants: dict[str, CheckpointRef] = dataclasses.field(default_factory=dict)
+    vocabulary_sizes: dict[str, int] = dataclasses.field(default_factory=dict)
     proven: list[ProvenLookup] = dataclasses.field(default_factory=list)
     files: list[StoreFile] = dataclasses.field(default_factory=list)
     store_node: str = ""
@@ -223,6 +225,7 @@ class GraphItem:
             variables=dict(self.variables),
             restored_tables=dict(self.restored_tables),
             constants=dict(self.constants),
+            vocabulary_sizes=dict(self.vocabulary_sizes),
             proven=list(self.proven),
             files=list(self.files),
             tables=dict(self.tables),

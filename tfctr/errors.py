@@ -46,6 +46,14 @@ class StrictRefusal(TfctrError):
     exit_code = 4
 
 
+class ConvertAnewError(TfctrError):
+    """A bundle can't be refreshed with this model: its structure is another one, a rewrite that held because of a value
+    holds no more, or the bundle lacks what a refresh needs. Names what differs; `tfctr convert` is the way.
+    """
+
+    exit_code = 5
+
+
 class InternalError(TfctrError):
     """A broken promise inside tfctr itself; please report it."""
 

@@ -163,6 +163,7 @@ def _replace(item: GraphItem, view: GraphView, table: _Table, keys: Sequence[Any
         user.attr["index"].i = index
     for user in table.of("LookupTableSizeV2"):
         size = view.add(constant_node(view.unique_name(f"{user.name}/size"), np.array(len(keys), np.int64)))
+        item.vocabulary_sizes[size.name] = index
         cut_loose(view, [user.name])
         view.replace_tensor(canonical(user.name), size.name)
     cut_loose(view, [filler.name, *table.chain, *table.handles])

@@ -40,6 +40,7 @@ def encode(item: GraphItem) -> dict[str, Any]:
         "tags": list(item.tags),
         "variables": {name: dataclasses.asdict(ref) for name, ref in item.variables.items()},
         "constants": {name: dataclasses.asdict(ref) for name, ref in item.constants.items()},
+        "vocabulary_sizes": item.vocabulary_sizes,
         "store_node": item.store_node,
         "tables": item.tables,
         "files": [_file(f) for f in item.files],
@@ -62,6 +63,7 @@ def decode(data: Mapping[str, Any], meta: meta_graph_pb2.MetaGraphDef) -> GraphI
         tags=tuple(data["tags"]),
         variables={name: CheckpointRef(**ref) for name, ref in data["variables"].items()},
         constants={name: CheckpointRef(**ref) for name, ref in data["constants"].items()},
+        vocabulary_sizes=dict(data["vocabulary_sizes"]),
         store_node=data["store_node"],
         tables=dict(data["tables"]),
         files=[_decode_file(f) for f in data["files"]],
@@ -85,6 +87,7 @@ def _file(file: StoreFile) -> dict[str, Any]:
         "ref": dataclasses.asdict(file.ref) if file.ref else None,
         "merged": file.merged,
         "part": file.part,
+        "fingerprint": file.fingerprint if file.kind == "vocab" else "",  # tables are new each time
     }
 
 
@@ -100,6 +103,7 @@ def _decode_file(data: Mapping[str, Any]) -> StoreFile:
         ref=CheckpointRef(**ref) if ref else None,
         merged=(merged[0], tuple(merged[1])) if merged else None,
         part=data["part"],
+        fingerprint=data["fingerprint"],
     )
 
 

@@ -12,11 +12,14 @@ import dataclasses
 import io
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import error as zlib_error
 
+import numpy as np
 from google.protobuf.message import DecodeError
+from tensorflow.core.framework import node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import dtypes
 
@@ -25,7 +28,7 @@ from graph_opt.narrowing import widened
 from graph_opt.options import ConvertOptions
 from graph_opt.renewal.encode import decode, encode, meta_graph
 from graph_opt.renewal.model_key import asset_hashes, model_key
-from graph_opt.renewal.weights import WEIGHT, content_hash, is_weight, mark, part_of, strip, unmark, value_of
+from graph_opt.renewal.weights import Part, content_hash, is_weight, mark, part_of, strip, unmark, value_of
 from graph_opt.report import PassReport
 from graph_opt.saved_model import SavedModelSource
 from tfctr.bundle import naming
@@ -38,13 +41,18 @@ _OPTIONS = (
     "force_placement",
 )  # fmt: skip
 _DATE = (1980, 1, 1, 0, 0, 0)  # the same conversion gives the same bytes
+_KEPT_BYTES = 4096  # constants that no variable is behind keep their contents up to this size
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class Record:
-    """A record as read. reference, template: items without paths and weights. hashes: weight of the reference graph ->
-    hash of its contents. consumed: weights of which the template has nothing. unexplained: why it can't be refreshed.
-    narrow: numbers of the tables that were stored smaller. options: of the conversion, by name.
+    """A record as read.
+
+    key, assets: of the model as it was saved (``model_key``). reference, template: items without paths and with empty
+    weights. hashes: weight of the reference graph -> hash of its contents. empty: those without contents here.
+    nonfinite: those that held NaN or infinity. consumed: those of which the template has nothing. unexplained: why it
+    can't be refreshed. narrow: numbers of the tables that were stored smaller. options: of the conversion, by name.
+    ops_before: operations before it.
     """
 
     key: str
@@ -52,11 +60,29 @@ class Record:
     reference: GraphItem
     template: GraphItem
     hashes: dict[str, str]
+    empty: list[str]
+    nonfinite: list[str]
     consumed: list[str]
     unexplained: list[str]
     narrow: list[int]
     options: dict[str, Any]
     ops_before: int
+
+    def to_bytes(self) -> bytes:
+        """The record as stored; the graphs' weights are emptied."""
+        for node in (n for item in (self.reference, self.template) for n in item.graph_def.node):
+            part = part_of(node) if node.op == "Const" else None
+            if node.name in self.empty or (part is not None and (part.takes or part.weight in self.empty)):
+                strip(node)
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        data = {
+            **plain,
+            "format": FORMAT,
+            "tfctr": __version__,
+            "reference": encode(self.reference),
+            "template": encode(self.template),
+        }
+        return _packed(data, meta_graph(self.reference), meta_graph(self.template))
 
 
 class Recorder:
@@ -69,41 +95,50 @@ class Recorder:
 
     def mark(self, item: GraphItem) -> None:
         """Marks the weights of ``item``, a copy of the reference graph."""
-        mark(item.graph_def, item.constants)
+        mark(item.graph_def, made_of_values(item))
 
     def record(self, item: GraphItem, reports: Sequence[PassReport], ops_before: int) -> bytes:
         """The record of ``item`` as the passes left it; takes the marks off it."""
         template = widened(item) or item.copy()
         unmark(item.graph_def)
         reference = self._reference.copy()
-        values = {n.name: value_of(n) for n in reference.graph_def.node if is_weight(n, reference.constants)}
+        made = made_of_values(reference)
+        values = {n.name: value_of(n) for n in reference.graph_def.node if is_weight(n, made)}
         hashes = {name: content_hash(value) for name, value in values.items()}
         used, unexplained = _explain(template, hashes)
         own = {p.name for p in self._options.extra_passes}
         unexplained += [
             f"the pass {r.name!r} of your own changed the graph" for r in reports if r.name in own and r.fired
         ]
-        for name in (node for item_ in (reference, template) for node in item_.graph_def.node):
-            if name.op == "Const" and (name.name in hashes or part_of(name) is not None):
-                strip(name)
-        data = {
-            "format": FORMAT,
-            "tfctr": __version__,
-            "key": model_key(self._source.meta_graph),
-            "assets": asset_hashes(self._source.path / "assets"),
-            "hashes": hashes,
-            "consumed": sorted(set(hashes) - used),
-            "unexplained": unexplained,
-            "narrow": [k for k, f in enumerate(item.files) if f.narrowed_from is not None],
-            "options": {name: _plain(getattr(self._options, name)) for name in _OPTIONS},
-            "ops_before": ops_before,
-            "reference": encode(reference),
-            "template": encode(template),
-        }
-        return _packed(data, meta_graph(reference), meta_graph(template))
+        record = Record(
+            key=model_key(self._source.meta_graph),
+            assets=asset_hashes(self._source.path / "assets"),
+            reference=reference,
+            template=template,
+            hashes=hashes,
+            empty=sorted(name for name, v in values.items() if name in made or v.nbytes > _KEPT_BYTES),
+            nonfinite=sorted(name for name, v in values.items() if not all_finite(v)),
+            consumed=sorted(set(hashes) - used),
+            unexplained=unexplained,
+            narrow=[k for k, f in enumerate(item.files) if f.narrowed_from is not None],
+            options={name: _plain(getattr(self._options, name)) for name in _OPTIONS},
+            ops_before=ops_before,
+        )
+        return record.to_bytes()
 
 
-def _explain(template: GraphItem, hashes: dict[str, str]) -> tuple[set[str], list[str]]:
+def made_of_values(item: GraphItem) -> set[str]:
+    """Const nodes of a reference graph that were made of variables, or say how large a vocabulary is."""
+    return {*item.constants, *item.vocabulary_sizes}
+
+
+def all_finite(value: Any) -> bool:
+    if not dtypes.as_dtype(value.dtype).is_floating:
+        return True
+    return bool(np.isfinite(value.astype(np.float64) if value.dtype.kind != "f" else value).all())
+
+
+def _explain(template: GraphItem, hashes: Mapping[str, str]) -> tuple[set[str], list[str]]:
     """Weights that ``template`` has, and constants of which it is not known what weight they are."""
     used: set[str] = set()
     unexplained = []
@@ -115,20 +150,26 @@ def _explain(template: GraphItem, hashes: dict[str, str]) -> tuple[set[str], lis
             used.add(part.weight)
             if not part.takes and content_hash(value_of(node)) != hashes.get(part.weight):
                 unexplained.append(f"the constant {node.name!r} was changed by a pass")
-        elif is_weight(node, ()):
+        elif is_weight(node, ()) and not _is_filler(node):
             dtype = dtypes.as_dtype(node.attr["dtype"].type).name
             unexplained.append(f"the {dtype} constant {node.name!r} was made by a pass")
     for file in template.files:
         if file.part:
-            used.add(json.loads(file.part)[0])
+            used.add(Part.parse(file.part).weight)
     return used, unexplained
+
+
+def _is_filler(node: node_def_pb2.NodeDef) -> bool:
+    """Whether a Const holds one number only, so that no weight can be in it."""
+    value = value_of(node).reshape(-1)
+    return bool(value.size == 0 or (value == value[0]).all())
 
 
 def _plain(value: Any) -> Any:
     return dict(value) if hasattr(value, "items") else value
 
 
-def _packed(data: dict[str, Any], *graphs: meta_graph_pb2.MetaGraphDef) -> bytes:
+def _packed(data: Mapping[str, Any], *graphs: meta_graph_pb2.MetaGraphDef) -> bytes:
     buffer = io.BytesIO()
     contents = [("record.json", json.dumps(data, separators=(",", ":"), sort_keys=True).encode())]
     for name, graph in zip(("reference.pb", "template.pb"), graphs, strict=True):
@@ -152,22 +193,13 @@ def read_record(bundle: Path) -> Record | None:
             graphs = [
                 meta_graph_pb2.MetaGraphDef.FromString(archive.read(f"{n}.pb")) for n in ("reference", "template")
             ]
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, DecodeError, OSError) as error:
+        if data["format"] != FORMAT:
+            return None
+        data["reference"] = decode(data["reference"], graphs[0])
+        data["template"] = decode(data["template"], graphs[1])
+        return Record(**{f.name: data[f.name] for f in dataclasses.fields(Record)})
+    except (zipfile.BadZipFile, zlib_error, KeyError, ValueError, TypeError, EOFError, DecodeError, OSError) as error:
         raise CorruptFileError(f"{path}: damaged: {error}") from error
-    if data["format"] != FORMAT:
-        return None
-    return Record(
-        key=data["key"],
-        assets=data["assets"],
-        reference=decode(data["reference"], graphs[0]),
-        template=decode(data["template"], graphs[1]),
-        hashes=data["hashes"],
-        consumed=data["consumed"],
-        unexplained=data["unexplained"],
-        narrow=data["narrow"],
-        options=data["options"],
-        ops_before=data["ops_before"],
-    )
 
 
-__all__ = ["WEIGHT", "Record", "Recorder", "read_record"]
+__all__ = ["Record", "Recorder", "read_record"]
