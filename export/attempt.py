@@ -29,8 +29,8 @@ class Attempt:
     """The tower as ONNX, judged; or why there is none.
 
     reason: "" where there is one; else ``onnx`` and ``verdict`` are None, and ``tower`` too where nothing could be cut
-    out. failed_at: the node of the model at which it failed, where there is one. seconds: of the cut, the export and
-    the comparison.
+    out. failed_at: the node of the model at which it failed, where there is one. avoided: nodes that a first cut had and an
+    export failed at, and why. seconds: of the cut, the export and the comparison.
     """
 
     signature: str
@@ -39,6 +39,7 @@ class Attempt:
     verdict: Verdict | None = None
     reason: str = ""
     failed_at: str = ""
+    avoided: dict[str, str] = dataclasses.field(default_factory=dict)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
@@ -107,7 +108,12 @@ class _Try:
         except Exception as error:  # whatever a library raises: the model is served by TensorFlow all the same
             return self._failed(f"the export failed: {type(error).__name__}: {error}"[:400], "")
         return Attempt(
-            signature=self._signature, tower=self._tower, onnx=exported, verdict=verdict, seconds=self._seconds
+            signature=self._signature,
+            tower=self._tower,
+            onnx=exported,
+            verdict=verdict,
+            avoided=dict(avoid),
+            seconds=self._seconds,
         )
 
     def _export(self, avoid: dict[str, str]) -> tuple[OnnxTower, Verdict]:

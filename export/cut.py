@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from export.cutting.build import TowerGraph, shape_of, tower_tensors
 from export.cutting.naming import Names, input_name, output_name
-from export.cutting.region import find_region
+from export.cutting.region import NO_TOWER, find_region
 from export.cutting.rows import FormRows
 from export.reasons import CannotExport
 from export.tower import Tower, TowerTensor
@@ -19,7 +19,7 @@ from graph_opt.item import GraphItem
 from graph_opt.recognise.facts import Facts
 from graph_opt.view import GraphView, canonical
 
-__all__ = ["CannotExport", "cut_tower"]
+__all__ = ["NO_TOWER", "CannotExport", "cut_tower"]
 
 
 def cut_tower(

@@ -10,10 +10,12 @@ a tower on TensorFlow, with the reason. See dense.md.
 
 from __future__ import annotations
 
-from export.dense.options import DenseOptions, check_dense
+from export.dense.options import TENSORFLOW, DenseOptions, check_dense
+from export.dense.run import run_forms
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.report import Pass, PassOutcome, Refused
+from tfctr.errors import StrictRefusal
 
 __all__ = ["DENSE_PASS", "DenseOptions", "dense_pass"]
 
@@ -55,8 +57,24 @@ def dense_pass(options: DenseOptions | None = None) -> Pass:
 
 def dense_engine(item: GraphItem, convert_options: ConvertOptions, options: DenseOptions) -> PassOutcome:
     """See the module docstring. ``details["dense"]``: form -> its entry for the manifest."""
-    del item, convert_options, options
-    return PassOutcome(refused=(Refused(what="dense towers", reason=REASONS["asked"]),))
+    if options.dense == TENSORFLOW:
+        refused = (Refused(what="dense towers", reason=REASONS["asked"]),)
+        return PassOutcome(refused=refused, details={"dense": {}})
+    outcomes, notes = run_forms(item, convert_options, options, REASONS["taken"])
+    left = [one for one in outcomes if one.entry["form"] is None]
+    if options.required and (failed := [one for one in left if one.has_tower] or (left if left == outcomes else [])):
+        raise StrictRefusal(
+            f"--dense-required: {failed[0].form}: the dense tower stays on TensorFlow: {failed[0].reason}"
+        )
+    return PassOutcome(
+        fired=len(outcomes) - len(left),
+        refused=tuple(
+            Refused(what=f"signature {one.form}", reason=REASONS["stays"].format(reason=one.reason)) for one in left
+        ),
+        notes=(*(one.note for one in outcomes if one not in left), *notes),
+        details={"dense": {one.form: one.entry for one in outcomes}},
+        rewrites=tuple(one.form for one in outcomes if one not in left),
+    )
 
 
-DENSE_PASS = dense_pass(DenseOptions(dense="tensorflow"))
+DENSE_PASS = dense_pass(DenseOptions(dense=TENSORFLOW))

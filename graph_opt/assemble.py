@@ -119,7 +119,8 @@ def _storage(file: StoreFile) -> dict[str, Any]:
 def _pass_entry(report: PassReport) -> dict[str, Any]:
     entry = report.to_json()
     del entry["rewrites"]  # for `tfctr bisect`
-    entry["details"] = {k: v for k, v in report.details.items() if k != "lookups"}  # those stand under signatures
+    # Those stand under signatures.
+    entry["details"] = {k: v for k, v in report.details.items() if k not in ("lookups", "dense")}
     entry["reason"] = report.error or "; ".join(report.notes)
     return entry
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from graph_opt import pipeline
 from graph_opt.assemble import bundle_manifest, saved_model_bytes
+from graph_opt.dense_check import check_dense, enter_dense, enter_verdicts
 from graph_opt.describe import boundary, describe, feature_names
 from graph_opt.finish import finish, write_state
 from graph_opt.item import GraphItem
@@ -203,6 +204,7 @@ class Conversion:
             described[name]["packed"] = item.packed.get(name)
             described[name]["boundary"] = boundary(item, described[name]["lookups"])
             described[name] |= split_entries(item, name, reports)
+        enter_dense(described, item, {k: v for r in reports for k, v in r.details.get("dense", {}).items()})
         return described
 
     def _require_fused(self, described: dict[str, Any]) -> None:
@@ -247,9 +249,20 @@ class Conversion:
             )
         if wide is not None:
             self._judge_tables(wide, item, described, restore)
+        found += self._compare_dense(item, described, restore)
         if self.options.report_path is not None and item.optimise:
             self.timing = measure(reference, item, described, self.options, restore)
         return found
+
+    def _compare_dense(self, item: GraphItem, described: dict[str, Any], restore: str | None) -> list[OutputParity]:
+        """Forms with an engine against the forms that they stand beside."""
+        verdicts = check_dense(item, described, self.options, restore)
+        if verdicts.different and not self.keep_different:
+            raise OutputsDifferError(f"{verdicts.different}; nothing was written")
+        enter_verdicts(described, item, verdicts)
+        if verdicts.gates:
+            self.gate["dense_gate"] = verdicts.gates
+        return verdicts.outputs
 
     def _judge_tables(self, wide: GraphItem, item: GraphItem, described: dict[str, Any], restore: str | None) -> None:
         """What narrow tables change is judged by the accuracy gate; all else was compared over float32 tables."""
@@ -277,9 +290,9 @@ class Conversion:
 
     def _write(self, writer: BundleWriter, item: GraphItem, reference: GraphItem) -> None:
         kept = {file.path for file in item.files}
-        for file in reference.files:
-            if file.path is not None and file.path not in kept:
-                file.path.unlink(missing_ok=True)
+        for path in writer.store_folder.iterdir():  # of the reference graph, and of passes that were undone
+            if path not in kept:
+                path.unlink()
         writer.copy_tree(self.source.path / "assets", "assets")
         writer.copy_tree(self.source.path / "assets.extra", "assets.extra")
         writer.write(naming.MODEL, saved_model_bytes(self.source, item))

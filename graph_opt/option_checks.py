@@ -85,7 +85,8 @@ def _check_tables(options: ConvertOptions) -> None:
             raise UsageError(f"{flag(field)} {limit}: expected a number of 0 or more ({what})")
         if options.table_dtype == "fp32":
             raise UsageError(
-                f"{flag(field)} {limit:g}: limits smaller tables, and without --table-dtype they stay fp32"
+                f"{flag(field)} {limit:g}: limits smaller tables and engines, and without --table-dtype or --precision "
+                "both stay fp32"
             )
     if options.table_dtype != "fp32":
         _not_disabled(options, f"--table-dtype {options.table_dtype}", ("compress_tables", "fuse_lookups"))

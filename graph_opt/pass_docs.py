@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from graph_opt import pipeline
 from graph_opt.report import Pass
@@ -51,9 +51,8 @@ def pass_doc(one: Pass) -> PassDoc:
     )
 
 
-def passes_markdown() -> str:
-    """The page."""
-    passes = pipeline.DEFAULT_PASSES
+def passes_markdown(passes: Sequence[Pass] = pipeline.DEFAULT_PASSES) -> str:
+    """The page. passes: all that there are, in order: the defaults, with those of the dense tower in their place."""
     own = len(pipeline.REFERENCE_PASSES) + len(pipeline.LOOKUP_PASSES)
     rows = [f"| {k} | [{p.name}](#{p.name}) | {_cell(p.does)} |" for k, p in enumerate(passes, 1)]
     rows.insert(own, _OWN)

@@ -69,7 +69,7 @@ def _compare_split(
     if form in item.packed:
         described = signature_info(item.signatures[form])
         packed = item.packed[form]
-        forms.append((packed, output_tensors(item, packed), lambda i: _packed_feeds(item, form, described, i)))
+        forms.append((packed, output_tensors(item, packed), lambda i: packed_feeds(item, form, described, i)))
     runs = SplitRuns(
         output_names(item, name), output_tensors(reference, name), lambda i: _feeds(reference, name, i), forms
     )
@@ -127,7 +127,7 @@ def call_of(
     """One run of signature ``name`` (or of its packed form) on ``inputs``, ready to be repeated; TensorFlow's
     optimisers are on. The session lives as long as ``stack``.
     """
-    feeds = _packed_feeds(item, name, info, inputs) if packed else _feeds(item, name, inputs)
+    feeds = packed_feeds(item, name, info, inputs) if packed else _feeds(item, name, inputs)
     tensors = output_tensors(item, item.packed[name] if packed else name)
     session = stack.enter_context(ItemSession(item, restore=restore, optimised=True))
     return lambda: session.run(tensors, feeds)
@@ -136,7 +136,7 @@ def call_of(
 def _run_packed(
     item: GraphItem, name: str, info: Mapping[str, Any], inputs: Mapping[str, Any], restore: str | None
 ) -> list[Any]:
-    feeds = _packed_feeds(item, name, info, inputs)
+    feeds = packed_feeds(item, name, info, inputs)
     with ItemSession(item, restore=restore) as session:
         return session.run(output_tensors(item, item.packed[name]), feeds)
 
@@ -145,7 +145,8 @@ def _feeds(item: GraphItem, name: str, inputs: Mapping[str, Any]) -> dict[str, A
     return {entry["tensor"]: inputs[entry["name"]] for entry in signature_info(item.signatures[name])["inputs"]}
 
 
-def _packed_feeds(item: GraphItem, name: str, info: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+def packed_feeds(item: GraphItem, name: str, info: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``inputs`` of signature ``name`` as its packed form takes them, by graph tensor. info: of the signature."""
     arrays = {entry["tensor"]: _as(entry["dtype"], inputs[entry["name"]]) for entry in info["inputs"]}
     arena, shapes, strings = pack([arrays[tensor] for tensor in item.feeds(name)])
     packed = item.signatures[item.packed[name]]

@@ -168,7 +168,7 @@ def add_blob(item: GraphItem, data: bytes, name: str) -> int:
             shape=(len(data),),
             source="dense tower",
             bytes=len(data),
-            fingerprint=_native().blob_fingerprint(path),
+            fingerprint=_native().blob_info(path)["fingerprint"],
         )
     )
     return len(item.files) - 1

@@ -5,12 +5,24 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# No test uses the compile cache of whoever runs it.
+os.environ["TFCTR_CACHE_DIR"] = "off"
 
 import pytest
 
 pytest_plugins = ["tests.models.fixtures"]
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def towers_stay() -> None:
+    """Conversions of tests leave the dense tower on TensorFlow unless they say otherwise: engines have tests of their
+    own, and take seconds each.
+    """
+    from tfctr import converting
+
+    converting.DEFAULT_DENSE = "tensorflow"
 
 
 @pytest.fixture(scope="session")

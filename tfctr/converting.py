@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from graph_opt import convert as _convert
 from graph_opt.options import ConvertOptions, SampleColumns
+from graph_opt.report import Pass
 from tfctr.bundle.report_page import render_report
 from tfctr.data import InputFile, read_inputs
 from tfctr.errors import UsageError
 
 if TYPE_CHECKING:
+    from export.dense.options import DenseOptions
     from graph_opt.conversion import ConvertReport, Note, Progress
+
+# What becomes of the dense tower where nobody says.
+DEFAULT_DENSE = "auto"
 
 
 def convert(
@@ -24,13 +29,19 @@ def convert(
     options: ConvertOptions | None = None,
     progress: Progress | None = None,
     note: Note | None = None,
+    dense: DenseOptions | str | None = None,
     **fields: Any,
 ) -> ConvertReport:
     """Converts a SavedModel into a bundle; see ``graph_opt.conversion.convert`` for arguments and errors.
 
-    ``samples_path`` may be .npz or .jsonl. ``report_path`` gets the HTML report, after the bundle is in place.
+    ``samples_path`` may be .npz or .jsonl. ``report_path`` gets the HTML report, after the bundle is in place. dense:
+    what becomes of the dense tower, "auto" (the default), "tensorflow", "openvino" or "tensorrt", or all of
+    ``export.dense_pass.DenseOptions``; ``options.dense_passes`` where those are given. Raises UsageError also where
+    that can't be had here, StrictRefusal where ``dense.required`` and a tower stays on TensorFlow.
     """
     options = dataclasses.replace(options or ConvertOptions(), **fields)
+    if dense is not None or not options.dense_passes:
+        options = dataclasses.replace(options, dense_passes=(_dense_pass(dense),))
     options = with_samples(options)
     if options.report_path is not None:
         _check_report(Path(options.report_path), Path(in_path), Path(out_path))
@@ -44,6 +55,13 @@ def convert(
                 f"the bundle {report.path} is complete"
             ) from error
     return report
+
+
+def _dense_pass(dense: DenseOptions | str | None) -> Pass:
+    from export.dense_pass import DenseOptions, dense_pass
+
+    chosen = DEFAULT_DENSE if dense is None else dense
+    return dense_pass(DenseOptions(dense=chosen) if isinstance(chosen, str) else chosen)
 
 
 def with_samples(options: ConvertOptions) -> ConvertOptions:

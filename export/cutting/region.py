@@ -20,6 +20,9 @@ from graph_opt.placement.sides import CONTRACTIONS, find_sides
 from graph_opt.recognise.facts import Facts
 from graph_opt.view import node_of
 
+# How the reason begins where there is nothing that could be cut out.
+NO_TOWER = "it has no dense tower"
+
 
 @dataclasses.dataclass(frozen=True)
 class Region:
@@ -54,7 +57,7 @@ class _Finder:
 
     def run(self) -> tuple[Region, Supplies]:
         if not any(self._is_product(name) for name in self.order):
-            raise CannotExport("it has no dense tower: no matrix product is computed from its inputs")
+            raise CannotExport(f"{NO_TOWER}: no matrix product is computed from its inputs")
         against = {name: reason_against(self.view.node(name), self.facts, self.avoid) for name in self.order}
         while (problem := self._problem(against)) is not None:
             self._drop(*problem)

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from export.fp16.convert import DEFAULT_CLAMP
-from export.fp16.islands import HALF_MAX
+from export.cache.places import DEFAULT_LIMIT_BYTES
 from graph_opt.gate import GateLimits, engine_limits
+from tfctr.engines.providers import why_not
 from tfctr.engines.spec import PRECISIONS
 from tfctr.errors import UsageError
 
@@ -18,7 +18,8 @@ PROVIDERS = (AUTO, TENSORFLOW, OPENVINO, TENSORRT)
 # Where none is asked for: fp32 on a CPU; a GPU is there for fp16.
 _DEFAULT_PRECISION = {TENSORFLOW: "fp32", OPENVINO: "fp32", TENSORRT: "fp16"}
 _LIMITS = ("max_dp", "max_bias", "max_auc_delta")
-DEFAULT_CACHE_BYTES = 4 << 30
+# As in export.fp16, which needs onnx; options are checked without it.
+DEFAULT_CLAMP, HALF_MAX = 10.0, 65504.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,10 +31,10 @@ class DenseOptions:
     fp16 is computed with; None: they are not. targets: GPU generations that plans are built for ("sm89"); empty: all
     that the library knows (tensorrt_rtx), or the GPU of this machine (tensorrt). max_dp, max_bias, max_auc_delta:
     limits of the accuracy gate; None: those of ``graph_opt.gate.ENGINE_LIMITS``.
-    cache_dir: folder of the compile cache; None: the user's. cache_limit_bytes: its size, from above. required: raise
-    StrictRefusal where a tower stays on TensorFlow. threads: of an engine. islands: nodes that stay fp32 in an fp16
-    tower on top of those found, with the reason (a refresh gives those of before). buckets: batch sizes that get a
-    variant of their own; None: those that pay on this machine.
+    cache_dir: folder of the compile cache; None: the user's; "off": none. cache_limit_bytes: its size, from above.
+    required: raise StrictRefusal where a tower stays on TensorFlow. threads: of an engine. islands: form -> node -> why
+    it stays fp32 in the fp16 tower of that form, on top of those found (a refresh gives those of before). buckets:
+    batch sizes that get a variant of their own; None: those that pay on this machine.
     """
 
     dense: str = AUTO
@@ -44,10 +45,10 @@ class DenseOptions:
     max_bias: float | None = None
     max_auc_delta: float | None = None
     cache_dir: Path | str | None = None
-    cache_limit_bytes: int = DEFAULT_CACHE_BYTES
+    cache_limit_bytes: int = DEFAULT_LIMIT_BYTES
     required: bool = False
     threads: int = 1
-    islands: Mapping[str, str] | None = None
+    islands: Mapping[str, Mapping[str, str]] | None = None
     buckets: tuple[int, ...] | None = None
 
     def precision_for(self, provider: str) -> str | None:
@@ -74,6 +75,10 @@ def check_dense(options: DenseOptions) -> None:
         raise UsageError(f"--precision {options.precision}: expected {', '.join(known)}")
     if options.dense != AUTO and options.precision_for(options.dense) is None:
         raise UsageError(f"--dense {options.dense} --precision {options.precision}: no such pair; {valid_pairs()}")
+    if options.dense == TENSORFLOW and options.required:
+        raise UsageError("--dense-required: contradicts --dense tensorflow, which leaves the tower where it is")
+    if options.dense == OPENVINO and (reason := why_not(OPENVINO)):
+        raise UsageError(f"--dense openvino: {reason}")
     _check_numbers(options)
     _check_targets(options)
 
@@ -96,11 +101,9 @@ def _check_numbers(options: DenseOptions) -> None:
 
 
 def _check_targets(options: DenseOptions) -> None:
-    if not options.targets:
-        return
-    if options.dense not in (TENSORRT, AUTO):
+    if options.targets and options.dense not in (TENSORRT, AUTO):
         raise UsageError(f"--target {','.join(options.targets)}: plans are built with --dense tensorrt only")
     if options.dense == TENSORRT:
         from export.tensorrt.library import load, parse_targets
 
-        parse_targets(options.targets, load())
+        parse_targets(options.targets or "all", load())

@@ -227,7 +227,7 @@ class _Packer:
                 info.tensor_shape.dim.add().size = -1
         for name, info in self.item.signatures[self.name].outputs.items():
             packed.outputs[name].CopyFrom(info)
-            _rename_info(packed.outputs[name], lambda t: canonical(self._rename(t, inner)))
+            rename_info(packed.outputs[name], lambda t: canonical(self._rename(t, inner)))
         self.item.signatures[self.name + SUFFIX] = packed
         self.item.packed[self.name] = self.name + SUFFIX
 
@@ -249,7 +249,8 @@ def _argument_order(group: FusedGroup) -> list[str]:
     return [numbers[k] for k in range(len(numbers))]
 
 
-def _rename_info(info: meta_graph_pb2.TensorInfo, rename) -> None:  # type: ignore[no-untyped-def]
+def rename_info(info: meta_graph_pb2.TensorInfo, rename) -> None:  # type: ignore[no-untyped-def]
+    """Gives every tensor of ``info`` the name that ``rename`` makes of it."""
     encoding = info.WhichOneof("encoding")
     if encoding == "name":
         info.name = rename(info.name)
@@ -258,4 +259,4 @@ def _rename_info(info: meta_graph_pb2.TensorInfo, rename) -> None:  # type: igno
             setattr(info.coo_sparse, field, rename(getattr(info.coo_sparse, field)))
     elif encoding == "composite_tensor":
         for part in info.composite_tensor.components:
-            _rename_info(part, rename)
+            rename_info(part, rename)

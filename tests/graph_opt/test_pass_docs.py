@@ -7,20 +7,21 @@ from pathlib import Path
 import pytest
 
 from graph_opt.pass_docs import pass_doc, passes_markdown
-from graph_opt.pipeline import DEFAULT_PASSES
 from graph_opt.report import Pass
+from tfctr.cli.passes import listed
 
-IDS = [p.name for p in DEFAULT_PASSES]
+PASSES = listed()
+IDS = [p.name for p in PASSES]
 
 
 def test_the_page_is_fresh(repo_root: Path) -> None:
     page = (repo_root / "docs" / "passes.md").read_text(encoding="utf-8")
-    assert page == passes_markdown(), "docs/passes.md is stale: tfctr passes --markdown > docs/passes.md"
+    assert page == passes_markdown(PASSES), "docs/passes.md is stale: tfctr passes --markdown > docs/passes.md"
 
 
 def test_the_page_has_every_pass_and_keeps_to_its_width(repo_root: Path) -> None:
-    page = passes_markdown()
-    for one in DEFAULT_PASSES:
+    page = passes_markdown(PASSES)
+    for one in PASSES:
         assert f"\n## {one.name}\n" in page
     fenced = False
     for line in page.splitlines():
@@ -28,7 +29,7 @@ def test_the_page_has_every_pass_and_keeps_to_its_width(repo_root: Path) -> None
         assert fenced or line.startswith("|") or len(line) <= 120, line
 
 
-@pytest.mark.parametrize("one", DEFAULT_PASSES, ids=IDS)
+@pytest.mark.parametrize("one", PASSES, ids=IDS)
 def test_every_pass_has_words_and_an_example(one: Pass) -> None:
     doc = pass_doc(one)
     assert doc.detail and one.does and one.order_reason
@@ -36,7 +37,7 @@ def test_every_pass_has_words_and_an_example(one: Pass) -> None:
     assert not one.order_reason.endswith(".")
 
 
-@pytest.mark.parametrize("one", DEFAULT_PASSES, ids=IDS)
+@pytest.mark.parametrize("one", PASSES, ids=IDS)
 def test_a_pass_refuses_with_its_reasons_only(one: Pass) -> None:
     """No text is written where ``Refused`` is made: it would be missing from the page."""
     module = sys.modules[one.run.__module__]

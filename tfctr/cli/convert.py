@@ -15,14 +15,16 @@ from tfctr.cli import common, convert_options
 if TYPE_CHECKING:
     from graph_opt.options import ConvertOptions
 
-HELP = "make a SavedModel fast: fused lookups, shared tables, packed inputs"
+HELP = "make a SavedModel fast: fused lookups, shared tables, packed inputs, a compiled tower"
 DESCRIPTION = """Reads the SavedModel IN and writes the bundle OUT: a SavedModel again, whose embedding lookups are
-fused and whose tables are files shared by all sessions and processes. Every rewrite is proven
-against the original; what could not be proven stays as it was, and the report says why.
+fused, whose tables are files shared by all sessions and processes, and whose dense tower runs in the fastest
+engine of this machine. Every rewrite is proven against the original; what could not be proven stays as it was, and
+the report says why.
 
   tfctr convert model/ bundle/
   tfctr convert models/ranker bundle/ --signature serving_default --strict
   tfctr convert model/ bundle/ --user-features 'user_*' --device-map sparse=/CPU:0,dense=/GPU:0
+  tfctr convert model/ bundle/ --dense openvino --precision bf16 --samples clicks.npz
   tfctr convert model/ bundle/ --table-dtype fp16 --samples clicks.npz --label click=score
 
 IN may be a folder of versions (models/ranker/1, models/ranker/2): the highest is taken."""
@@ -64,6 +66,7 @@ def add_parser(subparsers: Any) -> None:
     )
     common.add_model_options(parser, signature=False)
     convert_options.add_options(parser)
+    convert_options.add_dense(parser)
     parser.set_defaults(run=run)
 
 
@@ -82,8 +85,9 @@ def run(args: argparse.Namespace) -> int:
         label_output=label_output,
         report_path=args.report or _default_report(args.output),
     )
+    dense = convert_options.dense_of(args)
     with progress_bar() as (progress, note):
-        report = tfctr.convert(args.input, args.output, options=options, progress=progress, note=note)
+        report = tfctr.convert(args.input, args.output, options=options, progress=progress, note=note, dense=dense)
     if args.json:
         common.print_json(report.as_dict())
     else:

@@ -11,9 +11,11 @@ from tfctr.cli import common
 from tfctr.errors import UsageError
 
 if TYPE_CHECKING:
+    from export.dense.options import DenseOptions
     from graph_opt.options import ConvertOptions
 
 AUTO = "auto"
+OFF = "off"
 TABLE_DTYPES = ("fp32", "fp16", "bf16", "int8")
 
 _USER_HELP = """What is the same for all candidates of a request is computed once per user, not once per candidate.
@@ -30,6 +32,14 @@ _TABLE_HELP = """Fused tables in half or a quarter of the bytes. They stay fp32 
 on generated inputs) move by more than the limits.
 
   --table-dtype fp16 --samples clicks.npz --max-dp 0.002"""
+
+_DENSE_HELP = """The dense tower (all between the lookups and the outputs) runs in an engine, in a form of its own
+beside the plain one. It must give the same numbers (fp32), or pass the accuracy gate (bf16, fp16).
+
+  --dense openvino --precision bf16 --samples clicks.npz --label click
+  --dense tensorrt --target sm80,sm89 --samples clicks.npz"""
+DENSE = ("auto", "tensorflow", "openvino", "tensorrt")
+PRECISIONS = ("fp32", "bf16", "fp16")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -90,12 +100,81 @@ def _add_tables(group: Any) -> None:
         help="how fused tables are stored; int8 has one scale per row (default: fp32, as they are)",
     )
     limits = (
-        ("--max-dp", "largest |difference| of an output (default: 1e-3; int8: 5e-3)"),
-        ("--max-bias", "largest difference of an output's mean (default: 1e-4; int8: 1e-3)"),
+        ("--max-dp", "largest |difference| of an output (default: 1e-3; int8, fp16 engine 5e-3; bf16 engine 2e-2)"),
+        ("--max-bias", "largest difference of an output's mean (default: 1e-4; int8 and engines: 1e-3)"),
         ("--max-auc-delta", "largest change of AUC, either way, where the samples have labels (default: 1e-4)"),
     )
     for name, text in limits:
         group.add_argument(name, type=limit, default=None, metavar="X", help=text)
+
+
+def add_dense(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the dense tower; :func:`dense_of` reads them."""
+    group = parser.add_argument_group("dense tower", _DENSE_HELP)
+    group.add_argument(
+        "--dense",
+        choices=DENSE,
+        default=None,
+        help="what runs it (default: auto, the fastest that runs on this machine; tensorflow: nothing changes)",
+    )
+    group.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default=None,
+        help="what it computes in (default: fp32, for tensorrt fp16); fp32 where the accuracy gate does not pass",
+    )
+    group.add_argument(
+        "--clamp", type=clamp, default=None, metavar="X|off", help="how far embeddings reach in fp16 (default: 10)"
+    )
+    group.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="SM,SM",
+        help="GPUs that TensorRT plans are built for, as sm80,sm89 (default: all that the library builds here)",
+    )
+    group.add_argument(
+        "--cache-dir",
+        metavar="DIR",
+        help="where exports and compiled engines are kept (default: see `tfctr cache`; off: nowhere)",
+    )
+    group.add_argument(
+        "--dense-required", action="store_true", help="exit 4 and write nothing where a tower stays on TensorFlow"
+    )
+
+
+def dense_of(args: argparse.Namespace) -> DenseOptions:
+    """DenseOptions of the parsed arguments, checked. UsageError names the flag."""
+    from export.dense.options import DenseOptions, check_dense
+    from tfctr import converting
+
+    fields: dict[str, Any] = {"dense": args.dense or converting.DEFAULT_DENSE, "precision": args.precision}
+    if args.clamp is not None:
+        fields["clamp"] = None if args.clamp == OFF else args.clamp
+    options = DenseOptions(
+        **fields,
+        targets=tuple(name.strip() for text in args.target for name in text.split(",") if name.strip()),
+        max_dp=args.max_dp,
+        max_bias=args.max_bias,
+        max_auc_delta=args.max_auc_delta,
+        cache_dir=args.cache_dir,
+        required=args.dense_required,
+    )
+    check_dense(options)
+    return options
+
+
+def clamp(text: str) -> float | str:
+    """Type of --clamp: a number above 0, or "off"."""
+    if text == OFF:
+        return OFF
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither off nor a number above 0, such as 10")
+    return number
 
 
 def limit(text: str) -> float:
@@ -125,13 +204,18 @@ def options_of(args: argparse.Namespace, **more: Any) -> ConvertOptions:
         device_map=_device_map(args.device_map),
         force_placement=args.force_placement,
         table_dtype=args.table_dtype,
-        max_dp=args.max_dp,
-        max_bias=args.max_bias,
-        max_auc_delta=args.max_auc_delta,
+        **_table_limits(args),
     )
     options = dataclasses.replace(options, **more)
     check_options(options)
     return options
+
+
+def _table_limits(args: argparse.Namespace) -> dict[str, float | None]:
+    """The gate's limits, where they are meant for tables: an engine of less than fp32 is judged by them too."""
+    given = {"max_dp": args.max_dp, "max_bias": args.max_bias, "max_auc_delta": args.max_auc_delta}
+    narrow = getattr(args, "precision", None) or ("fp16" if getattr(args, "dense", None) == "tensorrt" else "fp32")
+    return given if args.table_dtype != "fp32" or narrow == "fp32" else dict.fromkeys(given)
 
 
 def _user_features(given: Sequence[str]) -> tuple[tuple[str, ...], bool]:

@@ -33,16 +33,16 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from graph_opt.pass_docs import passes_markdown
-    from graph_opt.pipeline import DEFAULT_PASSES
 
-    chosen = [p for p in DEFAULT_PASSES if args.name in (None, p.name)]
+    passes = listed()
+    chosen = [p for p in passes if args.name in (None, p.name)]
     if not chosen:
-        names = ", ".join(p.name for p in DEFAULT_PASSES)
+        names = ", ".join(p.name for p in passes)
         raise UsageError(f"there is no pass {args.name!r}; the passes are: {names}")
     if args.markdown:
         if args.name is not None:
             raise UsageError("--markdown: prints the page of all passes; leave out the name")
-        sys.stdout.write(passes_markdown())
+        sys.stdout.write(passes_markdown(passes))
         return 0
     rows = [_row(p) for p in chosen]
     if args.json:
@@ -56,6 +56,15 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(str(row["name"]), str(row["does"]), str(row["order"]), "yes" if row["can_disable"] else "no")
     common.results().print(table)
     return 0
+
+
+def listed() -> tuple[Pass, ...]:
+    """Every pass of ``tfctr convert``, in order."""
+    from export.dense_pass import DENSE_PASS
+    from graph_opt.options import ConvertOptions
+    from graph_opt.pipeline import all_passes
+
+    return all_passes(ConvertOptions(dense_passes=(DENSE_PASS,)))
 
 
 def _row(one: Pass) -> dict[str, Any]:

@@ -1,0 +1,232 @@
+"""TensorRT for one tower: FP16 behind the accuracy gate, then a plan per target, both by way of the cache.
+
+Nothing is run here where there is no GPU: FP16 is judged by the NumPy evaluator, and the plans are what the library
+built. The bundle holds the plans, the FP16 model and the FP32 model that a machine without a GPU runs instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from export.cache import CompileCache, engine_key
+from export.dense.built import Built, NotUsable, step
+from export.dense.options import OPENVINO, TENSORFLOW, TENSORRT, DenseOptions
+from export.dense.spec import engine_tensors
+from export.dense.tower import ONNX_FILE, ExportedTower
+from export.fp16.convert import RECIPE_VERSION
+from export.fp16.inputs import embedding_inputs
+from export.fp16.narrow import Narrowed, NarrowOptions, narrow_tower
+from export.samples import BoundarySamples
+from export.tensorrt.build import BuildError, build
+from export.tensorrt.library import Library, load, parse_targets
+from export.tensorrt.options import BuildOptions, Profile, Range, batch_profile, recipe
+from graph_opt.gate import GateLimits, GateResult, OutputVerdict
+from graph_opt.item import GraphItem
+from tfctr.engines.providers import why_not
+from tfctr.errors import TfctrError
+
+_FP16_FILE, _NARROWED = "fp16.onnx", "narrowed.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Half:
+    """The tower as plans are built from it. data: ONNX bytes. narrowed: ``Narrowed.to_json``; {} where fp32 was asked
+    for. cache: of the FP16 step.
+    """
+
+    precision: str
+    data: bytes
+    narrowed: Mapping[str, Any]
+    cache: str
+    seconds: float
+
+    @property
+    def islands(self) -> tuple[Mapping[str, str], ...]:
+        return tuple((self.narrowed.get("fp16") or {}).get("islands", ()))
+
+
+def tensorrt_engine(
+    item: GraphItem, exported: ExportedTower, samples: BoundarySamples, options: DenseOptions, cache: CompileCache
+) -> Built:
+    """Raises NotUsable where no plan can be built, UsageError for a library or target that is not there."""
+    library = load()
+    targets = parse_targets(options.targets or "all", library)
+    inputs, outputs = engine_tensors(exported.tower)
+    half = _narrowed(item, exported, samples, options, cache)
+    steps = [step(s["what"], None, s["added"]) | {"gate": s["gate"]} for s in half.narrowed.get("steps", ())]
+    if half.precision == "fp32":
+        steps.append(step("FP32"))
+    plans, failed, seconds, keys, status = _plans(half, samples, library, targets, cache)
+    if not plans:
+        raise NotUsable(f"no plan was built: {'; '.join(failed)}")
+    fp16 = (("fp16_onnx", _FP16_FILE, half.data),) if half.precision == "fp16" else ()
+    fallback_reason = why_not(OPENVINO)
+    clamp = (half.narrowed.get("clamp") or {}).get("clamp")
+    return Built(
+        provider=TENSORRT,
+        precision=half.precision,
+        files=(
+            ("onnx", ONNX_FILE, exported.data),
+            *fp16,
+            *((f"plan:{target}", f"{target}.plan", plan) for target, plan in plans.items()),
+        ),
+        inputs=inputs,
+        outputs=outputs,
+        options={},
+        engine={"name": library.name, "version": library.version},
+        parity={},
+        judged_on=samples.told,
+        fallback=TENSORFLOW if fallback_reason else OPENVINO,
+        gate=_gate(half.narrowed.get("gate")),
+        targets=tuple(plans),
+        islands=half.islands,
+        clamp=clamp,
+        steps=tuple(steps),
+        notes=tuple(_notes(half, failed, library, options, targets, fallback_reason)),
+        timing={"build_seconds": seconds},
+        key=keys[-1],
+        cache=status,
+        seconds={"fp16": round(half.seconds, 3), "plans": round(sum(seconds.values()), 3)},
+    )
+
+
+def _narrowed(
+    item: GraphItem, exported: ExportedTower, samples: BoundarySamples, options: DenseOptions, cache: CompileCache
+) -> _Half:
+    if options.precision_for(TENSORRT) != "fp16":
+        return _Half(precision="fp32", data=exported.data, narrowed={}, cache="off", seconds=0.0)
+    tower = exported.tower
+    narrow = NarrowOptions(
+        clamp=options.clamp,
+        clamped=embedding_inputs(tower, item.graph_def) if options.clamp is not None else (),
+        islands=dict((options.islands or {}).get(tower.signature, {})),
+        limits=options.limits("fp16"),
+    )
+    key = {
+        "step": "fp16",
+        "recipe": RECIPE_VERSION,
+        "model": hashlib.sha256(exported.data).hexdigest(),
+        "samples": _digest(samples),
+        "clamp": narrow.clamp,
+        "clamped": list(narrow.clamped),
+        "islands": dict(narrow.islands),
+        "limits": dataclasses.asdict(narrow.limits),
+        "margin": narrow.margin,
+    }
+
+    def write(folder: Path) -> None:
+        feeds = samples.take(tower, samples.rows(tower))
+        found = narrow_tower(exported.model, feeds, narrow, labels=samples.labels, label_output=samples.label_output)
+        _write(found, folder)
+
+    try:
+        entry = cache.get_or_build("tower", key, write, label=f"{tower.signature}, fp16")
+    except TfctrError as error:
+        raise NotUsable(f"FP16: {error}") from error
+    told = json.loads(entry.read(_NARROWED))
+    data = entry.read(_FP16_FILE) if told["precision"] == "fp16" else exported.data
+    return _Half(precision=told["precision"], data=data, narrowed=told, cache=entry.status, seconds=entry.seconds)
+
+
+def _write(found: Narrowed, folder: Path) -> None:
+    if found.precision == "fp16":
+        (folder / _FP16_FILE).write_bytes(found.model.SerializeToString(deterministic=True))
+    (folder / _NARROWED).write_text(json.dumps(found.to_json()), encoding="utf-8")
+
+
+def _digest(samples: BoundarySamples) -> str:
+    """Of everything that the FP16 step reads of the samples."""
+    made = hashlib.sha256(repr(samples.label_output).encode())
+    arrays = dict(samples.feeds) if samples.labels is None else {**samples.feeds, "\0labels": samples.labels}
+    for name, value in sorted(arrays.items()):
+        array = np.ascontiguousarray(value)
+        made.update(f"{name} {array.dtype} {array.shape}".encode())
+        made.update(array.tobytes())
+    return made.hexdigest()
+
+
+def _plans(
+    half: _Half, samples: BoundarySamples, library: Library, targets: Sequence[str], cache: CompileCache
+) -> tuple[dict[str, bytes], list[str], dict[str, float], list[str], str]:
+    """(plan by target, "target: why not", seconds by target, cache keys, status of the cache for all of them)."""
+    model = onnx.load_from_string(half.data)
+    options = BuildOptions(profiles=(Profile({**batch_profile().sizes, **_other_sizes(model, samples)}),))
+    plans, failed, seconds, keys, seen = {}, [], {}, [], set()
+    for target in targets:
+        made = recipe(library, target, options) | {"precision": half.precision, "islands": _names(half.islands)}
+
+        def write(folder: Path, target: str = target) -> None:
+            built = build(model, [target], options, library=library)
+            (folder / "plan").write_bytes(built[target])
+
+        try:
+            entry = cache.get_or_build("engine", engine_key(model, made), write, label=f"tensorrt {target}")
+        except BuildError as error:
+            failed.append(f"{target}: {error}")
+            continue
+        plans[target] = entry.read("plan")
+        seconds[target] = round(entry.seconds, 3)
+        keys.append(entry.key)
+        seen.add(entry.status)
+    status = "hit" if seen == {"hit"} else "miss" if "miss" in seen else "off"
+    return plans, failed, seconds, keys, status
+
+
+def _names(islands: Sequence[Mapping[str, str]]) -> list[str]:
+    return sorted(one["node"] for one in islands)
+
+
+def _other_sizes(model: onnx.ModelProto, samples: BoundarySamples) -> dict[str, Range]:
+    """Ranges of open sizes other than the rows: tuned for what the samples have."""
+    found = {}
+    for value in model.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_param and dim.dim_param not in ("N", "U"):
+                seen = max(1, samples.feeds[value.name].shape[axis])
+                found[dim.dim_param] = Range(1, seen, max(512, 2 * seen))
+    return found
+
+
+def _notes(
+    half: _Half,
+    failed: Sequence[str],
+    library: Library,
+    options: DenseOptions,
+    targets: Sequence[str],
+    fallback_reason: str,
+) -> list[str]:
+    notes = []
+    if half.narrowed:
+        notes.append(half.narrowed["text"])
+    if not options.targets:
+        notes.append(f"no --target was given: plans for all that {library.label} builds here ({', '.join(targets)})")
+    notes += [f"no plan for {line}" for line in failed]
+    if fallback_reason:
+        notes.append(f"no fallback to OpenVINO: {fallback_reason}")
+    return notes
+
+
+def _gate(told: Any) -> GateResult | None:
+    """A gate's result back from JSON."""
+    if told is None:
+        return None
+    fields = {field.name for field in dataclasses.fields(OutputVerdict)}
+    outputs = tuple(
+        OutputVerdict(**{k: v for k, v in one.items() if k in fields} | {"failed": tuple(one["failed"])})
+        for one in told["outputs"]
+    )
+    return GateResult(
+        passed=told["passed"],
+        rows=told["rows"],
+        limits=GateLimits(**told["limits"]),
+        outputs=outputs,
+        failed=tuple(told["failed"]),
+    )
