@@ -1,9 +1,9 @@
 """FP16 of a trained tower: the AUC on MovieLens-100k's test rows stays."""
 
+from examples.models.movielens_tower import trained_tower
 from export.fp16.inputs import embedding_inputs
 from export.fp16.narrow import NarrowOptions, narrow_tower
 from export.onnx.exporter import to_onnx
-from tests.export.fp16.trained import trained_tower
 
 
 def test_auc_of_a_trained_tower(shared_data):

@@ -1,4 +1,7 @@
-"""A ranker trained on MovieLens-100k: its dense tower, and the tower's inputs for the test rows."""
+"""A ranker trained on MovieLens-100k in a few seconds: its dense tower, and the tower's inputs for the test rows.
+
+    tower, feeds, labels = trained_tower(folder)  # the folder as ``examples.movielens`` reads it
+"""
 
 import functools
 from pathlib import Path
@@ -18,7 +21,7 @@ _WIDTH = 16
 class _Ranker(keras.Model):
     """Embeddings, then two cross layers beside a layer-normalised MLP."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(name="ranker")
         self.tables = [keras.layers.Embedding(rows, _WIDTH, name=f"emb_{name}") for name, rows in _FEATURES.items()]
         columns = len(_FEATURES) * _WIDTH
@@ -27,10 +30,10 @@ class _Ranker(keras.Model):
         self.deep = [keras.layers.Dense(size, activation="relu", name=f"deep{size}") for size in (128, 64)]
         self.head = keras.layers.Dense(1, name="head")
 
-    def embed(self, ids):
+    def embed(self, ids: tf.Tensor) -> tf.Tensor:
         return tf.concat([table(ids[:, k]) for k, table in enumerate(self.tables)], 1)
 
-    def tower(self, embeddings):
+    def tower(self, embeddings: tf.Tensor) -> tf.Tensor:
         x = embeddings
         for layer in self.cross:
             x = embeddings * layer(x) + x
@@ -39,7 +42,7 @@ class _Ranker(keras.Model):
             h = layer(h)
         return tf.sigmoid(self.head(tf.concat([x, h], 1)))
 
-    def call(self, ids):
+    def call(self, ids: tf.Tensor) -> tf.Tensor:
         return self.tower(self.embed(ids))
 
 
