@@ -16,13 +16,14 @@ from export.attempt import Attempt, attempt_export
 from export.onnx.runtime import OnnxSession
 from export.reasons import CannotExport
 from graph_opt import pipeline
-from graph_opt.conversion import disk_needed
+from graph_opt.counts import disk_needed
 from graph_opt.item import GraphItem
 from graph_opt.lookup_spec import Placement
 from graph_opt.options import ConvertOptions
 from graph_opt.saved_model import SavedModelSource, inline, load
 from graph_opt.split.features import check_patterns
 from graph_opt.view import canonical, node_of, port_of
+from tfctr.bundle import naming
 from tfctr.core import library
 from tfctr.errors import StrictRefusal, UsageError
 
@@ -108,8 +109,9 @@ def _check_space(item: GraphItem, source: SavedModelSource, folder: str) -> None
 def tower_of_bundle(folder: Path, manifest: dict[str, Any], signature: str) -> onnx.ModelProto:
     """The ONNX tower that a bundle was given at its conversion. UsageError where it has none."""
     entry = manifest["signatures"][signature].get("dense") or {}
-    files = [file if isinstance(file, str) else file["file"] for file in entry.get("files", ())]
-    found = next((folder / file for file in files if Path(file).name == "tower.onnx"), None)
+    found = next(
+        (folder / naming.STORE_FOLDER / file["file"] for file in entry.get("files", ()) if file["role"] == "onnx"), None
+    )
     if found is None:
         made_from = manifest.get("source", {}).get("path", "")
         raise UsageError(

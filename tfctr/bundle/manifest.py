@@ -42,6 +42,16 @@ _SPLIT_ENTRIES: dict[str, dict[str, type]] = {
     "flops": {"before_per_row": int, "user_per_row": int, "item_per_row": int},
     "boundary": {"tensor": str, "dtype": str, "side": str},
 }
+_DENSE_FIELDS: dict[str, type] = {
+    "provider": str,
+    "precision": str,
+    "fallback": str,
+    "files": list,
+    "inputs": list,
+    "outputs": list,
+    "reason": str,
+}
+_DENSE_FILE: dict[str, type] = {"role": str, "file": str, "index": int, "bytes": int}
 _FIELDS = {"format": int, "tfctr": str, "bundle_id": str, "model": dict, "store": dict, "signatures": dict}
 
 
@@ -115,7 +125,25 @@ def _wrong_signature(info: Any) -> str:
         missing = _PARTS.get(feature["kind"], {"values"}) - set(feature["parts"])
         if missing:
             return f"feature {feature['name']!r} lacks the part {min(missing)!r}"
-    return _wrong_users(info)
+    return _wrong_users(info) or _wrong_dense(info) or _wrong_dense(info.get("split") or {})
+
+
+def _wrong_dense(info: Mapping[str, Any]) -> str:
+    """``dense``: missing or null where nobody asked for an engine."""
+    entry = info.get("dense")
+    if entry is None:
+        return ""
+    wrong = _wrong_fields(entry, _DENSE_FIELDS)
+    if wrong:
+        return f"dense: {wrong}"
+    for field in ("form", "packed"):
+        if not isinstance(entry.get(field), str | None):
+            return f"dense: the field {field!r} is not the name of a signature"
+    for file in entry["files"]:
+        wrong = _wrong_fields(file, _DENSE_FILE)
+        if wrong:
+            return f"dense: files: {wrong}"
+    return ""
 
 
 def _wrong_users(info: dict[str, Any]) -> str:

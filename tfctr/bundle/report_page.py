@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 
-from tfctr.bundle import summary
+from tfctr.bundle import dense_summary, summary
 from tfctr.bundle.summary import count_words, node_words, size_words
 
 _TEMPLATE = pathlib.Path(__file__).with_name("report_page.html.j2")
@@ -60,7 +60,11 @@ def render_report(manifest: Mapping[str, Any]) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     words = {"step_words": step_words, "size_words": size_words, "combiner_words": combiner_words}
-    environment.filters |= words | {"node_words": node_words, "count_words": count_words}
+    environment.filters |= words | {
+        "node_words": node_words,
+        "count_words": count_words,
+        "cache_words": dense_summary.cache_words,
+    }
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         m=manifest,
@@ -69,5 +73,6 @@ def render_report(manifest: Mapping[str, Any]) -> str:
         transfers=summary.transfers(manifest),
         crossings=summary.crossing_counts(manifest),
         tables=summary.tables(manifest),
+        towers=dense_summary.towers(manifest),
         candidates=summary.CANDIDATES,
     )

@@ -125,7 +125,7 @@ def progress_bar() -> Iterator[Any]:
 
 
 def _print(report: dict[str, Any], output: str, options: ConvertOptions) -> None:
-    from tfctr.bundle import summary
+    from tfctr.bundle import dense_summary, summary
 
     console = common.results()
     for name, signature in report["signatures"].items():
@@ -137,7 +137,7 @@ def _print(report: dict[str, Any], output: str, options: ConvertOptions) -> None
         for entry in lookups:
             if entry["status"] != "fused":
                 console.print(f"  left as it was: {entry['name']}: {entry['reason']}", markup=False)
-    for line in summary.lines(report):
+    for line in (*summary.lines(report), *dense_summary.lines(report)):
         console.print(line, markup=False)
     ops = report.get("ops")
     if ops:

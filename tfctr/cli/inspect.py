@@ -15,7 +15,8 @@ HELP = "show signatures, features, tables and lookups of a SavedModel or bundle"
 DESCRIPTION = """Shows the signatures (inputs, outputs, and which inputs are the parts of one feature), the tables
 with rows, width and bytes, each embedding lookup (fused, or left and why), and the tensors at which
 the dense part begins. Of a bundle also what is computed once per user, where operations are placed and
-what crosses between devices, and how tables are stored with the numbers of their accuracy gate.
+what crosses between devices, how tables are stored with the numbers of their accuracy gate, and what runs the
+dense tower.
 
   tfctr inspect model/
   tfctr inspect bundle/ --verify"""
@@ -85,6 +86,7 @@ def _print_signature(console: rich.console.Console, name: str, info: Mapping[str
         outputs.add_row(entry["name"], entry["dtype"], _shape(entry["shape"]))
     console.print(outputs)
     _print_split(console, name, info)
+    _print_dense(console, name, info)
     if info["lookups"]:
         _print_lookups(console, info["lookups"])
     if info["boundary"]:
@@ -119,6 +121,34 @@ def _print_split(console: rich.console.Console, name: str, info: Mapping[str, An
     for entry in split["boundary"]:
         boundary.add_row(entry["tensor"], entry["side"], entry["dtype"], _shape(entry["shape"]))
     console.print(boundary)
+
+
+def _print_dense(console: rich.console.Console, name: str, info: Mapping[str, Any]) -> None:
+    from tfctr.bundle import dense_summary
+    from tfctr.bundle.summary import size_words
+
+    for tower in dense_summary.towers({"signatures": {name: info}}):
+        entry = tower.entry
+        if not tower.engine:
+            console.print(f"Dense tower of {tower.form}: TensorFlow: {tower.reason}", markup=False)
+            continue
+        console.print(f"Dense tower of {tower.form}: {tower.engine}, {tower.precision}: {tower.parity}", markup=False)
+        packed = f", packed {entry['packed']}" if entry["packed"] else ""
+        where = f"where {entry['provider']} does not run: {tower.fallback}"
+        lines = [f"signature {entry['form']}{packed}", f"{where}; converted on a CPU with {entry['isa']}"]
+        if entry["buckets"]:
+            lines.append(f"batch sizes of their own: {', '.join(str(one['rows']) for one in entry['buckets'])}")
+        if entry["targets"]:
+            lines.append(f"plans for {', '.join(entry['targets'])}")
+        lines += [f"key of the compile cache: {part} {key}" for part, key in entry["key"].items() if key]
+        lines += [f"{node} stays fp32: {why}" for node, why in tower.islands]
+        lines += [f"left outside: {line}" for line in tower.left_outside]
+        for line in lines:
+            console.print(f"  {line}", markup=False, soft_wrap=True)
+        files = common.table("Its files", "role", "file", "size", right=("size",))
+        for file in entry["files"]:
+            files.add_row(file["role"], file["file"], size_words(file["bytes"]))
+        console.print(files)
 
 
 def _print_placement(console: rich.console.Console, manifest: Mapping[str, Any]) -> None:
@@ -192,7 +222,9 @@ def _print_files(console: rich.console.Console, manifest: Mapping[str, Any]) -> 
     if not files:
         return
     console.print()
-    table = common.table("Tables and vocabularies", "name", "kind", "dtype", "shape", "size", right=("size",))
+    table = common.table(
+        "Tables, vocabularies and engines' files", "name", "kind", "dtype", "shape", "size", right=("size",)
+    )
     for entry in files:
         narrow = entry.get("stands_for")
         dtype = f"{narrow['dtype']} as {entry['storage']}" if narrow else entry["dtype"]
