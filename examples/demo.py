@@ -33,8 +33,8 @@ Predict = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 BATCHES = (32, 256)
 SCORING_BATCH = 1000
 MARK = ".tfctr_demo"
-# |a-b| <= 1e-6 + 1e-5 |b|, as `tfctr convert` and `tfctr verify` demand.
-ABSOLUTE, RELATIVE = 1e-6, 1e-5
+# |a-b| <= absolute + 1e-5 |b|, as `tfctr convert` and `tfctr verify` demand: 1e-5 where an engine runs the dense tower.
+ABSOLUTE, ABSOLUTE_ENGINE, RELATIVE = 1e-6, 1e-5, 1e-5
 
 
 class Narrator:
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace, console: rich.console.Console, data: ClickData
     import tfctr
 
     with tfctr.ServingSession(bundle) as session:
-        figures = _compare(data, stock, session.predict, tell)
+        figures = _compare(data, stock, session.predict, converted["dense"], tell)
         timings = _measure(data, stock, session.predict, args.rounds, tell)
     _summary(console, data, converted, figures, timings)
     console.print(f"\nSavedModel  {model}\nBundle      {bundle}\nReport      {report}", highlight=False)
@@ -181,10 +181,24 @@ def _convert(model: Path, bundle: Path, report: Path, tell: Narrator) -> dict[st
     lookups = found["signatures"]["serving_default"]["lookups"]
     fused = sum(entry["status"] == "fused" for entry in lookups)
     tell("convert", f"{fused} of {len(lookups)} lookups fused, each proven against the original")
-    return {"lookups": lookups, "ops": found["ops"]}
+    dense = engine_words(found)
+    tell("engine", dense["line"])
+    return {"lookups": lookups, "ops": found["ops"], "dense": dense}
 
 
-def _compare(data: ClickData, stock: Predict, fused: Predict, tell: Narrator) -> dict[str, Any]:
+def engine_words(manifest: dict[str, Any]) -> dict[str, Any]:
+    """What runs the dense tower of the model's one signature: engine ("" for TensorFlow), precision, parity, a line."""
+    from tfctr.bundle import dense_summary
+
+    (tower,) = dense_summary.towers(manifest)
+    if not tower.engine:
+        line = f"the dense tower stays on TensorFlow: {tower.reason}"
+    else:
+        line = f"{tower.engine} in {tower.precision} runs the dense tower; {tower.parity}; {tower.reason}"
+    return {"engine": tower.engine, "precision": tower.precision, "parity": tower.parity, "line": line}
+
+
+def _compare(data: ClickData, stock: Predict, fused: Predict, dense: dict[str, Any], tell: Narrator) -> dict[str, Any]:
     """Scores of the whole test set by both, their largest difference and both AUCs."""
     from examples.schema import take
     from examples.wide_deep import OUTPUT, request
@@ -197,7 +211,8 @@ def _compare(data: ClickData, stock: Predict, fused: Predict, tell: Narrator) ->
         scores["tfctr"].append(fused(inputs)[OUTPUT][:, 0])
     before, after = np.concatenate(scores["stock"]), np.concatenate(scores["tfctr"])
     difference = np.abs(after - before)
-    if not np.all(difference <= ABSOLUTE + RELATIVE * np.abs(before)):
+    absolute = ABSOLUTE_ENGINE if dense["engine"] else ABSOLUTE
+    if not np.all(difference <= absolute + RELATIVE * np.abs(before)):
         raise OutputsDifferError(f"the bundle's scores differ from the model's by up to {difference.max():.2e}")
     figures = {
         "auc_stock": auc(data.test_labels, before),
@@ -244,7 +259,8 @@ def _summary(
     console.print()
     console.print(table)
     ops = converted["ops"]
-    console.print(f"Operations in the graph: {ops['before']} before, {ops['after']} after.\n", highlight=False)
+    console.print(f"Operations in the graph: {ops['before']} before, {ops['after']} after.", highlight=False)
+    console.print(f"Dense tower: {converted['dense']['line']}.\n", highlight=False)
     title = "One predict call, NumPy in and out, milliseconds"
     table = _table(title, "batch", "stock median", "stock p99", "tfctr median", "tfctr p99", "faster")
     for batch, times in timings.items():
