@@ -180,8 +180,11 @@ def _no_number(text: str) -> float:
 
 
 def verify(folder: Path, level: str, name: str) -> tuple[dict[str, Any], dict[str, Path]]:
-    """Record and files of the entry ``name``, all bytes read and right. Raises Damaged, OtherFormat."""
-    record = read_record(folder)
+    """Record and files of the entry ``name``, all bytes read and right. Raises Damaged."""
+    try:
+        record = read_record(folder)
+    except OtherFormat as error:  # the format is part of the name, so this is none of its entries
+        raise Damaged(f"{KEY_FILE} says {error}") from error
     if record["level"] != level or record["key_hash"] != name or key_hash(level, record["key"]) != name:
         raise Damaged(f"{KEY_FILE} is that of {record['level']}/{str(record['key_hash'])[:12]}")
     files = {}

@@ -27,7 +27,8 @@ class Keeper:
     def __init__(self) -> None:
         self._handles: list[int] = []
         self._folders: list[Path] = []
-        self._drop = weakref.finalize(self, _drop, self._handles, self._folders, os.getpid())
+        self._process = os.getpid()
+        weakref.finalize(self, _drop, self._handles, self._folders, self._process)
 
     def add_handle(self, handle: int) -> None:
         self._handles.append(handle)
@@ -37,7 +38,7 @@ class Keeper:
 
     def drop(self) -> None:
         """Frees everything; it can be used again."""
-        _drop(self._handles, self._folders, os.getpid())
+        _drop(self._handles, self._folders, self._process)
 
 
 def _drop(handles: list[int], folders: list[Path], process: int) -> None:
