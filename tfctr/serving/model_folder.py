@@ -44,8 +44,10 @@ def load_model(
     intra_op_threads: int,
     config: config_pb2.ConfigProto | None = None,
     device_map: Mapping[str, str] | None = None,
+    engine: Mapping[str, Any] | None = None,
 ) -> Any:
     """A ``_native.Model``. config: merged over the session's own. device_map: device -> where its nodes go instead.
+    engine: provider, precision, options (JSON) and threads of its dense engines instead of the graph's.
 
     Raises:
       UsageError: the tags are not there (lists what is), the model needs an op that is not registered, or
@@ -57,7 +59,8 @@ def load_model(
     native = library.native()
     try:
         serialised = b"" if config is None else config.SerializeToString()
-        return native.Model(str(folder), list(tags), intra_op_threads, serialised, dict(device_map or {}))
+        engines = {"engine": dict(engine)} if engine else {}
+        return native.Model(str(folder), list(tags), intra_op_threads, serialised, dict(device_map or {}), **engines)
     except native.LoadFailed as failure:
         code, message = failure.args
     op = re.search(r"Op type not registered '([^']+)'", message)

@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tfctr.bundle import naming, reader
 from tfctr.core import library
 from tfctr.errors import InputError, UsageError
-from tfctr.serving import feature_map
+from tfctr.serving import dense_form, feature_map
 from tfctr.serving import user_inputs as users
 from tfctr.serving.devices import device_report
 from tfctr.serving.model_folder import find_model, load_model
@@ -49,9 +49,15 @@ class ServingSession:
       config: a ConfigProto, merged over the session's own (soft placement, inter-op -1, GPU memory that grows).
       device_map: device that nodes ask for ("/GPU:0", "" for none) -> where they go in this session; see
         ``tfctr.serving.executor_config``.
+      engine: "openvino", "tensorrt" or "tensorflow" runs the dense tower, whatever the bundle says; None: the bundle's
+        own, or its fallback where that does not run on this machine (one warning, and :meth:`describe`).
+      fallback: False: no fallback is taken; UsageError with the reason instead.
+
+    Engines are opened and warmed before the constructor returns.
 
     Raises:
-      UsageError: no SavedModel at ``path``, unknown tags, signature, op, op library, device or user feature.
+      UsageError: no SavedModel at ``path``, unknown tags, signature, op, op library, device or user feature; an engine
+        that the bundle does not have, or that does not run here where no other may.
       CorruptFileError: files of the model are missing or damaged.
     """
 
@@ -67,6 +73,8 @@ class ServingSession:
         user_features: Iterable[str] = (),
         config: config_pb2.ConfigProto | None = None,
         device_map: Mapping[str, str] | None = None,
+        engine: str | None = None,
+        fallback: bool = True,
     ):
         if not 1 <= intra_op_threads <= _MAX_THREADS:
             raise UsageError(f"intra_op_threads is {intra_op_threads}, expected 1 to {_MAX_THREADS}")
@@ -77,17 +85,29 @@ class ServingSession:
         library.check_isa()
         manifest = reader.open_bundle(self._path).manifest if naming.is_bundle(self._path) else None
         chosen = (tags,) if isinstance(tags, str) else tuple(tags)
-        self._model = load_model(self._path, chosen, intra_op_threads, config, device_map)
+        described = {} if manifest is None else manifest["signatures"]
+        files = [] if manifest is None else manifest["store"]["files"]
+
+        def load(choice: Mapping[str, Any]) -> Any:
+            return load_model(self._path, chosen, intra_op_threads, config, device_map, choice)
+
+        self._model, self._tower = dense_form.load_tower(
+            str(self._path),
+            signature,
+            described.get(signature, {}),
+            dense_form.Wish(engine, fallback, intra_op_threads),
+            load,
+            lambda index: self._path / files[index]["file"],
+        )
         self._definitions = {
             name: meta_graph_pb2.SignatureDef.FromString(data) for name, data in self._model.signatures().items()
         }
-        described = {} if manifest is None else manifest["signatures"]
         self._hidden = {*_INTERNAL, *(name for info in described.values() for name in _other_forms(info))}
         if signature not in self._definitions:
             there = ", ".join(self.signatures) or "none"
             raise UsageError(f"{self._path}: no signature {signature!r}; there is: {there}")
         wanted = (user_features,) if isinstance(user_features, str) else tuple(user_features)
-        self._prepare(described.get(signature, {}), features, wanted)
+        self._prepare(self._tower.applied(described.get(signature, {})), features, wanted)
         self._devices = device_report(str(self._path), self._model.devices())
 
     def _prepare(
@@ -100,6 +120,8 @@ class ServingSession:
         self._users = users.user_inputs(where, self._info, self._features, described, wanted)
         packed_name = described.get("packed")
         packed, outputs = None, self._info.outputs
+        if described["form"]:
+            outputs = read_signature(users.definition(where, self._definitions, described["form"])).outputs
         if packed_name:
             packed = users.packed_tensors(where, self._definitions, packed_name)
             outputs = read_signature(self._definitions[packed_name]).outputs
@@ -201,7 +223,10 @@ class ServingSession:
         user_features, item_side}, None where there is none; ``user_features``, ``row_to_user``; ``devices``: {asked
         {device: nodes}, session, fell_back [{device, nodes, ops}]}; ``requests``: {plain, split, repeated}, those that
         reached the graph. ``repeated`` ones are among the others: their user rows had to be repeated for every
-        candidate, which is slower.
+        candidate, which is slower. ``dense``: what runs the dense tower {asked, running: providers, precision,
+        fallback: whether that is not what the bundle asks for, reason, isa {built, here}, engine {name, version}, None
+        on TensorFlow, buckets: batch sizes with a variant of their own, engines: what each says of itself, calls:
+        requests that engines ran}.
         """
         counts = dict(self._open().requests())
         split = self._users.split if self._users else None
@@ -215,6 +240,7 @@ class ServingSession:
             "row_to_user": self.row_to_user,
             "devices": self._devices,
             "requests": counts,
+            "dense": self._tower.describe(counts),
         }
 
     def close(self) -> None:
@@ -240,7 +266,10 @@ class ServingSession:
 def _other_forms(info: Mapping[str, Any]) -> list[str]:
     """Signatures that exist only as forms of another: what a manifest's entry names as packed and split."""
     split = info.get("split") or {}
-    return [name for name in (info.get("packed"), split.get("signature"), split.get("packed")) if name]
+    dense = [form.get("dense") or {} for form in (info, split)]
+    forms = [info.get("packed"), split.get("signature"), split.get("packed")]
+    forms += [one.get(key) for one in dense for key in ("form", "packed")]
+    return [name for name in forms if name]
 
 
 def _as_dict(inputs: Any) -> dict[str, Any]:
