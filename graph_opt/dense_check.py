@@ -57,7 +57,7 @@ def check_dense(
     found = DenseVerdicts(outputs=[], gates=[])
     if not item.dense:
         return found
-    ready = _by_check_provider(item)
+    ready = by_check_provider(item)
     with _Sessions(ready, restore) as sessions:
         for form, dense in item.dense.items():
             _Form(ready, form, dense, described, options, sessions).run(found)
@@ -104,8 +104,8 @@ def enter_dense(described: Mapping[str, Any], item: GraphItem, entries: Mapping[
             info["dense"] = None if entry is None else {**entry, "packed": packed}
 
 
-def _by_check_provider(item: GraphItem) -> GraphItem:
-    """A copy whose engines are those of the check."""
+def by_check_provider(item: GraphItem) -> GraphItem:
+    """A copy whose engines are those of the check: of a provider that runs on this machine."""
     ready = item.copy()
     nodes = {node.name: node for node in ready.graph_def.node}
     for dense in item.dense.values():
@@ -230,4 +230,4 @@ def _badness(one: OutputParity) -> tuple[bool, float]:
     return not one.ok, one.worst
 
 
-__all__ = ["DENSE_ATOL", "DenseVerdicts", "check_dense", "dense_of", "enter_dense", "enter_verdicts"]
+__all__ = ["DENSE_ATOL", "DenseVerdicts", "by_check_provider", "check_dense", "enter_dense", "enter_verdicts"]

@@ -16,11 +16,12 @@ from graph_opt.bisect.reproduction import check_folder
 from graph_opt.conversion import analyse
 from graph_opt.options import ConvertOptions
 from tfctr.bundle.sample_inputs import generate
-from tfctr.converting import with_samples
+from tfctr.converting import pass_of, with_samples
 from tfctr.data import count_rows, npz, read_inputs, take_rows
 from tfctr.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from export.dense.options import DenseOptions
     from graph_opt.bisect import Findings
 
 WHAT = ("outputs", "speed")
@@ -39,6 +40,7 @@ def bisect(
     options: ConvertOptions | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
     note: Callable[[str], None] = lambda _: None,
+    dense: DenseOptions | str = "tensorflow",
     **fields: Any,
 ) -> Findings:
     """Finds the pass, the rewrite and the lookup that make a converted model give other outputs, or be slower.
@@ -46,11 +48,14 @@ def bisect(
     path: the original SavedModel. inputs: file (.npz, .jsonl) or arrays by input name; None: ``rows`` generated rows.
     signature: default ``serving_default``, or the only one. tolerance: largest |difference| of floats that counts as
     equal; None: that of ``tfctr verify`` (for smaller tables: the limit of their gate). out: new folder for a minimal
-    reproduction (outputs only). rounds: of timing. options, fields: how it is converted, extra passes included.
+    reproduction (outputs only). rounds: of timing. dense: what runs the dense tower, as in
+    ``tfctr.convert``; its forms are compared too. options, fields: how it is converted, extra passes included.
 
     Raises UsageError, InputError (also where the original refuses the inputs).
     """
     options = with_samples(dataclasses.replace(options or ConvertOptions(), **fields))
+    if (dense if isinstance(dense, str) else dense.dense) != "tensorflow":
+        options = dataclasses.replace(options, dense_passes=(pass_of(dense),))
     if what not in WHAT:
         raise UsageError(f"what={what!r}: expected {' or '.join(WHAT)}")
     if tolerance is not None and not 0 <= tolerance < float("inf"):

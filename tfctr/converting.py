@@ -41,7 +41,7 @@ def convert(
     """
     options = dataclasses.replace(options or ConvertOptions(), **fields)
     if dense is not None or not options.dense_passes:
-        options = dataclasses.replace(options, dense_passes=(_dense_pass(dense),))
+        options = dataclasses.replace(options, dense_passes=(pass_of(dense),))
     options = with_samples(options)
     if options.report_path is not None:
         _check_report(Path(options.report_path), Path(in_path), Path(out_path))
@@ -57,7 +57,8 @@ def convert(
     return report
 
 
-def _dense_pass(dense: DenseOptions | str | None) -> Pass:
+def pass_of(dense: DenseOptions | str | None) -> Pass:
+    """The pass that does what ``dense`` says; see ``convert``."""
     from export.dense_pass import DenseOptions, dense_pass
 
     chosen = DEFAULT_DENSE if dense is None else dense

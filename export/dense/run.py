@@ -73,7 +73,7 @@ def _run(
 ) -> tuple[list[FormOutcome], list[str]]:
     from export.dense.rewrite import dense_name
 
-    forms = forms_of(item)
+    forms = [form for form in forms_of(item) if convert_options.wants(form)]
     missing = _missing()
     if missing or item.work_dir is None:
         reason = missing or "the model was only analysed"

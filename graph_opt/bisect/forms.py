@@ -1,5 +1,5 @@
-"""The forms in which one signature can be called (as it is, packed, split by user, split and packed), and running
-them.
+"""The forms in which one signature can be called (as it is, packed, split by user, with an engine; and as these
+combine), and running them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from graph_opt.bisect.differences import Outcome, Raised
+from graph_opt.dense_check import by_check_provider
 from graph_opt.finish import finish, write_state
 from graph_opt.item import GraphItem, output_names, output_tensors
 from graph_opt.saved_model import SavedModelSource
@@ -22,7 +23,7 @@ from graph_opt.signature_info import signature_info
 from tfctr.bundle.packing import pack
 
 Arrays = Mapping[str, Any]
-PLAIN = "plain"
+PLAIN, DENSE = "plain", "dense"
 # Rows beyond which equal users are not looked for: every row counts as a user of its own then.
 _MOST_ROWS = 4096
 
@@ -54,6 +55,13 @@ def forms(item: GraphItem, signature: str) -> dict[str, str]:
         found["split"] = split.signature
         if split.signature in item.packed:
             found["split packed"] = item.packed[split.signature]
+    for label, name in list(found.items()):
+        if name in item.dense:
+            dense = item.dense[name].signature
+            engine = f"{label} {DENSE}" if label != PLAIN else DENSE
+            found[engine] = dense
+            if dense in item.packed:
+                found[f"{engine} packed"] = item.packed[dense]
     return found
 
 
@@ -159,7 +167,7 @@ class Runner:
     def __init__(
         self, item: GraphItem, signature: str, source: SavedModelSource, scratch: Path, *, optimised: bool = False
     ) -> None:
-        self.item = item.copy()
+        self.item = by_check_provider(item)
         self.signature = signature
         finish(self.item)
         restore = None

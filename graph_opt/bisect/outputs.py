@@ -36,7 +36,8 @@ def bisect_outputs(
     progress: Progress = lambda *_: None,
     note: Note = lambda _: None,
 ) -> Findings:
-    """Compares the original with the model after each pass, in every form it has by then (plain, packed, split).
+    """Compares the original with the model after each pass, in every form it has by then (plain, packed, split,
+    dense).
 
     out: folder for the reproduction; None: none is written. Raises InputError where the original refuses the inputs,
     UsageError where it gives other outputs every time it runs.
@@ -126,6 +127,9 @@ class _Search:
                 continue
             if stage.one.name == TABLES and stage.report.fired and self.tolerance.atol is None:
                 self.tolerance = Tolerance(gate=limits_of(self.walk.options))
+            if self.tolerance.atol is None:
+                gates = [dense.limits for dense in stage.after.dense.values() if dense.limits is not None]
+                self.tolerance = Tolerance(gate=gates[0]) if gates else self.tolerance
             if not stage.runnable:
                 steps.append(dataclasses.replace(step, status="skipped", note="the graph can't run on its own yet"))
                 skipped.append(stage)

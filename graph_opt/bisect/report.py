@@ -11,8 +11,8 @@ from typing import Any
 class Difference:
     """How the outputs of one form leave the tolerance.
 
-    form: "plain", "packed", "split" or "split packed". output: the worst one; row: its first index where the value is
-    worst, None for scalars and shapes. max_abs: |difference| there. want, got: the two values. reason: one line.
+    form: a label of ``forms.forms``: "plain", "split dense packed"... output: the worst one; row: its first index where
+    the value is worst, None for scalars and shapes. max_abs: |difference| there. want, got: the two values. reason: one line.
     """
 
     form: str

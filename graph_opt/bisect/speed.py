@@ -119,12 +119,12 @@ class _Timing:
         return runner.call(self._form(item), self.inputs)
 
     def _form(self, item: GraphItem) -> str:
-        """The form that serves these inputs: split where several rows have one user, packed where it is there."""
+        """The form that serves these inputs: split where several rows have one user; dense, packed where that is there."""
         known = forms(item, self.walk.signature)
         split = item.split.get(self.walk.signature)
         if split is not None and 2 * len(users(self.inputs, split.user_inputs)[0]) <= self.inputs.count:
-            return "split packed" if "split packed" in known else "split"
-        return "packed" if "packed" in known else PLAIN
+            return next(one for one in ("split dense packed", "split dense", "split packed", "split") if one in known)
+        return next(one for one in ("dense packed", "dense", "packed", PLAIN) if one in known)
 
     def _measure(self, calls: Mapping[str, Call]) -> dict[str, npt.NDArray[np.float64]]:
         """Milliseconds per round; the contestants take turns, in an order that turns as well."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from graph_opt import pipeline
 from graph_opt.bisect.forms import Runner
-from graph_opt.conversion import disk_needed
+from graph_opt.counts import disk_needed
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.report import Pass, PassReport

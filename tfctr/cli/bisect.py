@@ -61,6 +61,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print the findings as JSON (progress stays on stderr)")
     common.add_model_options(parser)
     convert_options.add_options(parser)
+    convert_options.add_dense(parser, "tensorflow, so that no engine is searched")
     parser.set_defaults(run=run)
 
 
@@ -88,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
             rows=args.rows,
             rounds=args.rounds,
             options=options,
+            dense=convert_options.dense_of(args, "tensorflow"),
             progress=progress,
             note=note,
         )

@@ -108,14 +108,16 @@ def _add_tables(group: Any) -> None:
         group.add_argument(name, type=limit, default=None, metavar="X", help=text)
 
 
-def add_dense(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the dense tower; :func:`dense_of` reads them."""
+def add_dense(
+    parser: argparse.ArgumentParser, default: str = "auto, the fastest that runs on this machine; tensorflow: none"
+) -> None:
+    """Adds the options of the dense tower; :func:`dense_of` reads them. default: of --dense, in words."""
     group = parser.add_argument_group("dense tower", _DENSE_HELP)
     group.add_argument(
         "--dense",
         choices=DENSE,
         default=None,
-        help="what runs it (default: auto, the fastest that runs on this machine; tensorflow: nothing changes)",
+        help=f"what runs it (default: {default})",
     )
     group.add_argument(
         "--precision",
@@ -143,12 +145,14 @@ def add_dense(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def dense_of(args: argparse.Namespace) -> DenseOptions:
-    """DenseOptions of the parsed arguments, checked. UsageError names the flag."""
+def dense_of(args: argparse.Namespace, default: str | None = None) -> DenseOptions:
+    """DenseOptions of the parsed arguments, checked. default: without --dense; None: that of ``tfctr.convert``.
+    UsageError names the flag.
+    """
     from export.dense.options import DenseOptions, check_dense
     from tfctr import converting
 
-    fields: dict[str, Any] = {"dense": args.dense or converting.DEFAULT_DENSE, "precision": args.precision}
+    fields: dict[str, Any] = {"dense": args.dense or default or converting.DEFAULT_DENSE, "precision": args.precision}
     if args.clamp is not None:
         fields["clamp"] = None if args.clamp == OFF else args.clamp
     options = DenseOptions(
