@@ -13,7 +13,7 @@ from export.dense.tower import ExportedTower
 from export.samples import BoundarySamples
 from graph_opt.item import GraphItem
 from tfctr.engines.providers import why_not
-from tfctr.errors import TfctrError, UsageError
+from tfctr.errors import TfctrError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,9 @@ def choose(
             from export.dense.tensorrt import tensorrt_engine
 
             return tensorrt_engine(item, exported, samples(), options, cache)
-        except (NotUsable, UsageError):
+        except NotUsable:
             raise
-        except TfctrError as error:
+        except TfctrError as error:  # also UsageError: what the user asked for was checked before
             raise NotUsable(str(error)) from error
         except ImportError as error:
             raise NotUsable(f"{error.name} is not installed") from error
@@ -72,7 +72,7 @@ def _fastest(options: DenseOptions, make: Callable[[str], Built]) -> Choice:
             continue
         try:
             built = make(provider)
-        except (NotUsable, UsageError) as error:
+        except NotUsable as error:
             told[provider] = str(error)
             continue
         told[provider] = str(built.versus.get("reason", "its speed was not measured"))

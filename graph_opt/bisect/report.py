@@ -12,7 +12,8 @@ class Difference:
     """How the outputs of one form leave the tolerance.
 
     form: a label of ``forms.forms``: "plain", "split dense packed"... output: the worst one; row: its first index where
-    the value is worst, None for scalars and shapes. max_abs: |difference| there. want, got: the two values. reason: one line.
+    the value is worst, None for scalars and shapes. max_abs: |difference| there. want, got: the two values. reason: one
+    line.
     """
 
     form: str

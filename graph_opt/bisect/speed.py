@@ -119,7 +119,7 @@ class _Timing:
         return runner.call(self._form(item), self.inputs)
 
     def _form(self, item: GraphItem) -> str:
-        """The form that serves these inputs: split where several rows have one user; dense, packed where that is there."""
+        """The form that serves these inputs: split where several rows have one user, dense and packed as it has."""
         known = forms(item, self.walk.signature)
         split = item.split.get(self.walk.signature)
         if split is not None and 2 * len(users(self.inputs, split.user_inputs)[0]) <= self.inputs.count:
