@@ -87,7 +87,7 @@ def _with(times: Times, options: EngineOptions, bucket: int) -> list[EngineOptio
         for one, before in zip(buckets, (0, *buckets), strict=False)
         if (rows := _fewest(times, one, before)) < one
     }
-    return [dataclasses.replace(options, buckets=buckets, pad=pad, chunk=chunk) for chunk in (0, *buckets)]
+    return [dataclasses.replace(options, buckets=buckets, pad=pad, chunk=chunk) for chunk in (0,)]
 
 
 def _fewest(times: Times, bucket: int, before: int) -> int:
