@@ -19,7 +19,7 @@ from export.cache.entries import Damaged, Entry, hold, key_hash, read_record, se
 from export.cache.eviction import evict, sweep
 from export.cache.files import remove_tree, sync_folder, walk
 from export.cache.locks import FileLock
-from export.cache.places import Places, Unusable, reason
+from export.cache.places import Places, Stuck, Unusable, reason
 from tfctr.errors import InternalError
 
 if TYPE_CHECKING:
@@ -135,8 +135,12 @@ class Flight:
             raise Unusable(f"can't be written: {reason(error)}") from error
         try:
             build(temporary)
+            if not temporary.is_dir():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(temporary))
             return self._store(temporary, time.perf_counter() - start)
         except OSError as error:
+            if not temporary.is_dir():
+                raise Unusable("its folder was removed meanwhile") from error
             if error.errno in _OF_THE_FOLDER:
                 raise Unusable(f"can't be written: {reason(error)}") from error
             raise
@@ -222,7 +226,7 @@ class Flight:
 
 
 def set_aside(places: Places, level: str, name: str) -> Path:
-    """Moves an entry to the damaged ones. Returns where it lies. Raises Unusable."""
+    """Moves an entry to the damaged ones. Returns where it lies. Raises Stuck."""
     where = places.damaged / f"{level}-{name}-{secrets.token_hex(4)}"
     try:
         places.damaged.mkdir(exist_ok=True)
@@ -230,7 +234,7 @@ def set_aside(places: Places, level: str, name: str) -> Path:
     except FileNotFoundError:  # it is gone already
         return where
     except OSError as error:
-        raise Unusable(f"a damaged entry can't be set aside: {reason(error)}") from error
+        raise Stuck(f"{level}/{name[:12]} is damaged and can't be set aside: {reason(error)}") from error
     return where
 
 

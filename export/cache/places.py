@@ -26,6 +26,10 @@ class Unusable(Exception):
     """The cache can't be used for this; the message is the reason, for people."""
 
 
+class Stuck(Unusable):
+    """One entry is damaged and stays where it is; the others can be used."""
+
+
 def default_root() -> Path | None:
     """$TFCTR_CACHE_DIR, else $XDG_CACHE_HOME/tfctr, else ~/.cache/tfctr.
 

@@ -15,7 +15,7 @@ from typing import Any
 from export.cache.entries import Entry
 from export.cache.files import remove_tree, size_text
 from export.cache.flight import Build, Flight, set_aside
-from export.cache.places import DEFAULT_LIMIT_BYTES, LEVELS, Places, Unusable
+from export.cache.places import DEFAULT_LIMIT_BYTES, LEVELS, Places, Stuck, Unusable
 from tfctr.errors import InternalError, UsageError
 
 _LOG = logging.getLogger("tfctr.cache")
@@ -98,6 +98,9 @@ class CompileCache:
         if not self._no_writes:
             try:
                 return flight.build(build)
+            except Stuck as error:
+                self.say(f"{error}; going on without this entry")
+                return flight.build_apart(build, str(error))
             except Unusable as error:
                 self.stop_writing(str(error))
         return flight.build_apart(build, self._no_writes)
@@ -112,8 +115,8 @@ class CompileCache:
             return
         try:
             where = set_aside(self.places, entry.level, entry.key)
-        except Unusable as error:
-            self.stop_writing(str(error))
+        except Stuck as error:
+            self.say(str(error))
             return
         self.say(f"{entry.level}/{entry.key[:12]} can't be used: {why}; set aside as {where}")
 
