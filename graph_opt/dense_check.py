@@ -60,6 +60,8 @@ def check_dense(
     ready = by_check_provider(item)
     with _Sessions(ready, restore) as sessions:
         for form, dense in item.dense.items():
+            if not dense.check_provider:
+                continue  # nothing on this machine runs it; its entry says so
             _Form(ready, form, dense, described, options, sessions).run(found)
     return found
 
@@ -109,7 +111,7 @@ def by_check_provider(item: GraphItem) -> GraphItem:
     ready = item.copy()
     nodes = {node.name: node for node in ready.graph_def.node}
     for dense in item.dense.values():
-        if dense.check_provider == dense.provider:
+        if dense.check_provider in ("", dense.provider):
             continue
         for node in nodes.values():
             if node.name == dense.node or node.name.endswith(f"/{dense.node}"):  # the packed form's copy

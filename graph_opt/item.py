@@ -124,7 +124,8 @@ class DenseForm:
     signature: its name in ``GraphItem.signatures``; inputs and outputs are those of the form that it stands beside.
     node: the engine's. precision: what the engine computes in. limits: of the accuracy gate by which its outputs are
     judged against the plain form; None: they are equal within 1e-5 + 1e-5 |b|. check_provider, check_precision: what
-    the final comparison runs the node by (not ``provider`` where that does not run on this machine). details:
+    the final comparison runs the node by (not ``provider`` where that does not run on this machine; "": nothing here
+    runs it, so it is not compared). details:
     JSON-able, the manifest's ``dense`` entry as far as the pass knows it.
     """
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from export.dense.options import DenseOptions
+from export.dense.options import TENSORFLOW, DenseOptions
 from export.reasons import CannotExport
 from graph_opt.item import DenseForm, GraphItem
 from graph_opt.options import ConvertOptions
 
 if TYPE_CHECKING:
     from export.cache import CompileCache
+    from export.dense.built import Built
     from export.dense.choose import Choice
     from export.dense.tower import ExportedTower
     from export.samples import BoundarySamples, Sampler
@@ -186,19 +187,32 @@ def _write(
         entry = dense_entry(options, exported=exported, choice=choice, form=name, files=entries)
         built = choice.built
         limits = built.gate.limits if built.gate is not None else None
-        by_fallback = built.provider == "tensorrt"
+        check = _check_provider(built)
         item.dense[form] = DenseForm(
             signature=name,
             node=node,
             provider=built.provider,
             precision=built.precision,
-            limits=None if by_fallback else limits,
-            check_provider=built.fallback if by_fallback else built.provider,
-            check_precision="fp32" if by_fallback else built.precision,
+            limits=limits if check == built.provider else None,
+            check_provider=check,
+            check_precision=built.precision if check == built.provider else "fp32",
             details=entry,
         )
         found[form] = FormOutcome(form=form, entry=entry)
     return found
+
+
+def _check_provider(built: Built) -> str:
+    """What the final comparison runs the engine's node by, made ready: the provider, or where it does not run here its
+    fallback; "" where that is TensorFlow, which runs no such node.
+    """
+    from tfctr.engines import providers
+
+    for provider in (built.provider, built.fallback):
+        if provider != TENSORFLOW and not providers.why_not(provider):
+            providers.load(provider)
+            return provider
+    return ""
 
 
 def _write_form(
