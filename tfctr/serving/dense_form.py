@@ -71,6 +71,13 @@ class DenseTower:
     def fell_back(self) -> bool:
         return bool(self.reasons)
 
+    @property
+    def _stays(self) -> str:
+        """Why a tower runs on TensorFlow though nothing failed."""
+        if self.by_engine:
+            return ""
+        return "asked for" if _has_engine(self.entry) else str(self.entry.get("reason") or "")
+
     def applied(self, described: Entry) -> dict[str, Any]:
         """A signature's manifest entry with the engine's forms in place of the plain ones; "form" names the one that
         runs where requests are not packed, None: the signature itself."""
@@ -95,7 +102,7 @@ class DenseTower:
             "running": self.running,
             "precision": self.precision,
             "fallback": self.fell_back,
-            "reason": "; ".join(self.reasons) or ("" if self.by_engine else str(self.entry.get("reason") or "")),
+            "reason": "; ".join(self.reasons) or self._stays,
             "isa": {"built": self.entry.get("isa"), "here": isa.cpu_isa()},
             "engine": {"name": self.running, "version": told[0].get("version")} if told else None,
             "buckets": sorted({one["rows"] for each in told for one in each.get("variants", ()) if one.get("rows")}),
