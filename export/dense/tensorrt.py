@@ -80,7 +80,7 @@ def tensorrt_engine(
         ),
         inputs=inputs,
         outputs=outputs,
-        options={},
+        options={"tensorrt": {"library": library.name, "version": library.version}},
         engine={"name": library.name, "version": library.version},
         parity={},
         judged_on=samples.told,

@@ -31,8 +31,7 @@ def open_engine(spec: Mapping[str, Any]) -> TensorRTEngine:
 
     Raises UsageError: no library, or no plan for this GPU. Else what ``Plan`` and ``TensorRTEngine`` raise.
     """
-    label = spec["label"] or "engine"
-    settings = Settings.of(spec["options"], label)
+    settings = Settings.of(spec["options"], "engine")
     gpu = tensorrt_cuda.gpu()
     plans = {file["role"]: file["path"] for file in spec["files"] if file["role"].startswith(providers.PLAN)}
     path = plans.get(f"{providers.PLAN}{gpu.target}")
@@ -40,7 +39,8 @@ def open_engine(spec: Mapping[str, Any]) -> TensorRTEngine:
         there = ", ".join(sorted(role.removeprefix(providers.PLAN) for role in plans)) or "none"
         raise UsageError(f"no plan for this GPU ({gpu.name}, {gpu.target}); there are plans for: {there}")
     trt = _module(settings.library)
-    plan = Plan(trt, gpu, Path(path).read_bytes(), label=label, built=settings.version)
+    # The native library puts the engine's label before every message.
+    plan = Plan(trt, gpu, Path(path).read_bytes(), label=f"plan for {gpu.target}", built=settings.version)
     return TensorRTEngine(plan, spec["inputs"], spec["outputs"], settings)
 
 
