@@ -32,6 +32,8 @@ OPTIONS = (
 REASONS = {
     "asked": "stays on TensorFlow, as asked for (--dense tensorflow)",
     "taken": "the model has a signature {name} of its own",
+    "devices": "what it reads is packed for {device} (--device-map), and an engine takes the tensors themselves: "
+    "convert without a device map, engines need none",
     "stays": "stays on TensorFlow: {reason}",
 }
 EXAMPLE = """\
@@ -60,7 +62,7 @@ def dense_engine(item: GraphItem, convert_options: ConvertOptions, options: Dens
     if options.dense == TENSORFLOW:
         refused = (Refused(what="dense towers", reason=REASONS["asked"]),)
         return PassOutcome(refused=refused, details={"dense": {}})
-    outcomes, notes = run_forms(item, convert_options, options, REASONS["taken"])
+    outcomes, notes = run_forms(item, convert_options, options, REASONS)
     left = [one for one in outcomes if one.entry["form"] is None]
     if options.required and (failed := [one for one in left if one.has_tower] or (left if left == outcomes else [])):
         raise StrictRefusal(

@@ -31,7 +31,7 @@ from tfctr.engines.openvino_library import installed
 from tfctr.engines.spec import EngineFile, EngineSpec
 from tfctr.errors import TfctrError, UsageError
 
-TUNING_SECONDS = 4.0
+TUNING_SECONDS = 3.0
 _TUNED, _BLOB = "tuned.json", ".blob"
 # Raised with every change of what is compiled for an unchanged model.
 RECIPE_VERSION = 1

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from export.samples import BoundarySamples, Sampler
 
 NO_CACHE = "off"
+PACK_OP = "TfctrPackRows"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,16 +45,17 @@ class FormOutcome:
 
 
 def run_forms(
-    item: GraphItem, convert_options: ConvertOptions, options: DenseOptions, taken: str
+    item: GraphItem, convert_options: ConvertOptions, options: DenseOptions, reasons: Mapping[str, str]
 ) -> tuple[list[FormOutcome], list[str]]:
     """Adds a dense form beside every form of ``item`` whose tower an engine is to run.
 
-    taken: the reason where a signature of that name is there ({name}). Returns the outcomes in the order of the forms,
+    reasons: "taken" where a signature of that name is there ({name}), "devices" where what the tower reads is packed
+    for another device ({device}). Returns the outcomes in the order of the forms,
     and remarks of the cache. Files that were made are removed where it raises.
     """
     known = len(item.files)
     try:
-        return _run(item, convert_options, options, taken)
+        return _run(item, convert_options, options, reasons)
     except BaseException:
         for file in item.files[known:]:
             if file.path is not None:
@@ -70,7 +72,7 @@ def forms_of(item: GraphItem) -> list[str]:
 
 
 def _run(
-    item: GraphItem, convert_options: ConvertOptions, options: DenseOptions, taken: str
+    item: GraphItem, convert_options: ConvertOptions, options: DenseOptions, reasons: Mapping[str, str]
 ) -> tuple[list[FormOutcome], list[str]]:
     from export.dense.rewrite import dense_name
 
@@ -90,7 +92,11 @@ def _run(
         with Sampler(item, convert_options) as sampler:
             for form in forms:
                 if dense_name(form) in item.signatures:
-                    outcomes[form] = _left(form, options, taken.format(name=dense_name(form)))
+                    outcomes[form] = _left(form, options, reasons["taken"].format(name=dense_name(form)))
+                    continue
+                if _is_packed_for_a_device(item, form):
+                    device = convert_options.device_map.get("dense", "")
+                    outcomes[form] = _left(form, options, reasons["devices"].format(device=device))
                     continue
                 made = _engine(item, form, sampler, options, cache)
                 if isinstance(made, FormOutcome):
@@ -99,6 +105,14 @@ def _run(
                     towers[form], choices[form] = made
         outcomes |= _write(item, towers, choices, convert_options, options)
     return [outcomes[form] for form in forms], notes
+
+
+def _is_packed_for_a_device(item: GraphItem, form: str) -> bool:
+    """Whether merge_transfers has been at work: the tower's inputs are slices of one tensor of words then."""
+    from graph_opt.view import GraphView
+
+    view = GraphView(item.graph_def)
+    return any(view.node(name).op == PACK_OP for name in view.ancestors(item.fetches(form)))
 
 
 def _missing() -> str:
