@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from graph_opt import pipeline
 from graph_opt.assemble import bundle_manifest, saved_model_bytes
+from graph_opt.counts import disk_needed, op_count, pruned
 from graph_opt.dense_check import check_dense, enter_dense, enter_verdicts
 from graph_opt.describe import boundary, describe, feature_names
 from graph_opt.finish import finish, write_state
@@ -25,7 +26,6 @@ from graph_opt.option_checks import check_options
 from graph_opt.options import ConvertOptions
 from graph_opt.parity import OutputParity
 from graph_opt.passes.fuse_lookups import spec_details
-from graph_opt.passes.prune_training import prune
 from graph_opt.recheck import compare_items, split_against_plain
 from graph_opt.recognise import find_lookups
 from graph_opt.renewal.record import Recorder
@@ -33,7 +33,7 @@ from graph_opt.report import PassReport
 from graph_opt.saved_model import SavedModelSource, inline, load
 from graph_opt.split.details import split_entries
 from graph_opt.split.features import check_patterns
-from graph_opt.store_files import Checkpoint, item_size
+from graph_opt.store_files import item_size
 from graph_opt.table_gate import judge_converted
 from graph_opt.timing import measure
 from graph_opt.view import GraphView
@@ -135,12 +135,10 @@ class Conversion:
 
     def run(self) -> ConvertReport:
         self.progress("read the model", 0, 1)
-        item = inline(self.source, self.options.signatures)
+        item, needed = self._read()
         item.store_name = f"tfctr/{self.bundle_id}"
-        check_patterns(item, self.options)
         self.progress("read the model", 1, 1)
         with BundleWriter(self.out, self.source.path, force=self.options.force, progress=self.note) as writer:
-            needed = disk_needed(item, self.source)
             if self.options.table_dtype != "fp32":
                 needed += needed * 3 // 4  # narrow tables beside the float32 ones
             writer.require_space(needed)
@@ -159,16 +157,26 @@ class Conversion:
                 described,
                 reports,
                 parity,
-                ops=(before, _op_count(item)),
+                ops=(before, op_count(item)),
             )
             manifest["parity"] |= self.gate
             manifest["timing"] = self.timing
+            self._amend(manifest)
             manifest["elapsed_ms"] = round((time.perf_counter() - self.start) * 1000, 1)
             writer.write_manifest(manifest)
             self.progress("write the bundle", 0, 1)
             path = writer.commit()
             self.progress("write the bundle", 1, 1)
         return ConvertReport(path, manifest, tuple(self.notes))
+
+    def _read(self) -> tuple[GraphItem, int]:
+        """The model's flat graph, and the bytes that the bundle needs."""
+        item = inline(self.source, self.options.signatures)
+        check_patterns(item, self.options)
+        return item, disk_needed(item, self.source)
+
+    def _amend(self, manifest: dict[str, Any]) -> None:
+        """What else the manifest says."""
 
     def _copy_progress(self, total: int) -> Callable[[int], None]:
         copied = 0
@@ -183,7 +191,7 @@ class Conversion:
     def _passes(self, item: GraphItem) -> tuple[GraphItem, list[PassReport], int]:
         passes = pipeline.all_passes(self.options)
         split, last = len(pipeline.REFERENCE_PASSES), len(passes) - len(pipeline.last_passes(self.options))
-        before = _op_count(_pruned(item))
+        before = op_count(pruned(item))
         reports = pipeline.run_passes(item, passes[:split], self.options, self.progress)
         reference = item.copy()
         recorder = Recorder(self.source, reference, self.options)
@@ -360,37 +368,6 @@ def recognised(item: GraphItem) -> tuple[list[dict[str, Any]], list[LookupSpec]]
 
 def _size(file: Any) -> int:
     return math.prod(file.shape) * item_size(file.dtype) if file.kind == "table" else file.bytes
-
-
-def _pruned(item: GraphItem) -> GraphItem:
-    copy = item.copy()
-    prune(copy)
-    return copy
-
-
-def _op_count(item: GraphItem) -> int:
-    """Operations other than constants that the optimised signatures (their packed form, where there is one) run."""
-    view = GraphView(item.graph_def)
-    needed: set[str] = set()
-    for name in item.optimise:
-        needed |= view.ancestors(item.fetches(item.packed.get(name, name)))
-    return sum(view.node(n).op not in ("Const", "NoOp") for n in needed)
-
-
-def disk_needed(item: GraphItem, source: SavedModelSource) -> int:
-    """Bytes of the bundle, from above: every variable that serving needs, parts of partitioned ones twice (merged),
-    the assets.
-    """
-    copy = _pruned(item)
-    needed = 64 << 20
-    if copy.variables:
-        entries = Checkpoint(source.checkpoint).entries
-        for name, ref in copy.variables.items():
-            size = entries[ref.key].bytes if ref.key in entries else 0
-            needed += size * (2 if ref.slice or "/part_" in name else 1)
-    for folder in ("assets", "assets.extra"):
-        needed += 2 * sum(p.stat().st_size for p in (source.path / folder).rglob("*") if p.is_file())
-    return needed + 2 * source.meta_graph.ByteSize()
 
 
 __all__ = ["ConvertReport", "analyse", "convert"]

@@ -120,19 +120,19 @@ def add_table(item: GraphItem, checkpoint: Checkpoint, ref: CheckpointRef, name:
     if known is not None:
         return known
     entry = checkpoint.entry(ref)
-    path = _new_path(item, name, ".table")
+    path = new_path(item, name, ".table")
     if path is not None:
         checkpoint.copy(ref, path, name, item.on_copied)
-    return _append(item, path, "table", name, entry.dtype, entry.shape, source, ref=ref)
+    return append_file(item, path, "table", name, entry.dtype, entry.shape, source, ref=ref)
 
 
 def add_array(item: GraphItem, array: npt.NDArray[Any], name: str, part: str = "") -> int:
     """Writes the value of a constant into a table file and returns its index. part: of which weight it has entries."""
-    path = _new_path(item, name, ".table")
+    path = new_path(item, name, ".table")
     if path is not None:
         _native().write_table(path, name, array)
     dtype = dtypes.as_dtype(array.dtype).name
-    return _append(item, path, "table", name, dtype, tuple(array.shape), f"constant {name}", part=part)
+    return append_file(item, path, "table", name, dtype, tuple(array.shape), f"constant {name}", part=part)
 
 
 def add_vocabulary(
@@ -144,13 +144,13 @@ def add_vocabulary(
     known = _find(item, "vocab", source)
     if known is not None:
         return known
-    path = _new_path(item, name, ".vocab")
+    path = new_path(item, name, ".vocab")
     if path is not None:
         stored = np.asarray(keys, np.int64) if dtype == "int64" else keys
         _native().write_vocab(path, name, stored, np.asarray(values, np.int64))
     else:
         item.sample_keys[len(item.files)] = tuple(keys[:: max(1, len(keys) // 64)])
-    return _append(item, path, "vocab", name, dtype, (len(keys),), source)
+    return append_file(item, path, "vocab", name, dtype, (len(keys),), source)
 
 
 def add_blob(item: GraphItem, data: bytes, name: str) -> int:
@@ -191,12 +191,12 @@ def merge_tables(item: GraphItem, nodes: Sequence[str], strategy: str) -> int:
         raise ValueError(f"the parts differ in dtype or width: {sorted(map(str, widths))}")
     rows = sum(p.shape[0] for p in parts)
     name = re.sub(r"/part_\d+$", "", parts[0].name)
-    path = _new_path(item, name, ".table")
+    path = new_path(item, name, ".table")
     if path is not None:
         with native_errors():
             _native().merge_tables([p.path for p in parts], path, name, strategy == "mod")
     merged = (strategy, tuple(item.tables[node] for node in nodes))
-    return _append(item, path, "table", name, parts[0].dtype, (rows, *parts[0].shape[1:]), source, merged=merged)
+    return append_file(item, path, "table", name, parts[0].dtype, (rows, *parts[0].shape[1:]), source, merged=merged)
 
 
 def table_node(item: GraphItem, view: GraphView, index: int) -> str:
@@ -244,14 +244,16 @@ def _find(item: GraphItem, kind: str, source: str) -> int | None:
     return next((k for k, f in enumerate(item.files) if f.kind == kind and f.source == source), None)
 
 
-def _new_path(item: GraphItem, name: str, suffix: str) -> Path | None:
+def new_path(item: GraphItem, name: str, suffix: str, index: int | None = None) -> Path | None:
+    """Where file ``index`` (None: the next one) goes; None where files are not wanted."""
     if item.work_dir is None:
         return None
+    index = len(item.files) if index is None else index
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._") or "table"
-    return item.work_dir / f"{len(item.files):04d}_{safe[:80]}{suffix}"
+    return item.work_dir / f"{index:04d}_{safe[:80]}{suffix}"
 
 
-def _append(
+def append_file(
     item: GraphItem,
     path: Path | None,
     kind: str,
@@ -261,6 +263,7 @@ def _append(
     source: str,
     **origin: Any,
 ) -> int:
+    """Adds a written file (None: described only) to ``item.files``; returns its index. origin: further fields."""
     size, fingerprint = 0, ""
     if path is not None:
         info = _native().file_info(path)
