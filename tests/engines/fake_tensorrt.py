@@ -1,11 +1,13 @@
 """A TensorRT without a GPU: what tfctr uses of the Python modules ``tensorrt`` and ``tensorrt_rtx``, over a FakeDriver.
 
 A plan is JSON: what it takes, its profiles, its weights; it computes ``relu(x @ w + b)`` for every row of ``x``, plus
-``shift`` (one number for all rows) where it has such an input. The flags of a plan make it fail as the real thing does.
+``shift`` (one number for all rows) where it has such an input. One with an ``onnx`` model (tests.engines.fake_builder)
+computes that. The flags of a plan make it fail as the real thing does.
 """
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import enum
 import json
@@ -127,10 +129,20 @@ class _Runtime:
 class _Engine:
     def __init__(self, trt, plan, log):
         self.trt, self.plan, self.log = trt, plan, log
+        self._session = None
         self.tensors = {**plan["inputs"], **plan["outputs"]}
         self.num_io_tensors = len(self.tensors)
         self.num_optimization_profiles = len(plan["profiles"])
         self.refittable = bool(plan.get("refittable"))
+
+    def session(self):
+        """Runs the plan's ONNX model."""
+        if self._session is None:
+            import onnxruntime
+
+            model = base64.b64decode(self.plan["onnx"])
+            self._session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        return self._session
 
     def get_tensor_name(self, number):
         return list(self.tensors)[number]
@@ -192,7 +204,7 @@ class _Context:
     def get_tensor_shape(self, name):
         if name in self.shapes:
             return self.shapes[name]
-        rows = self.shapes["x"][0]
+        rows = max(shape[0] for shape in self.shapes.values() if shape)
         return tuple(rows if size == -1 else size for size in self.plan["outputs"][name][1])
 
     def set_tensor_address(self, name, address):
@@ -211,6 +223,11 @@ class _Context:
         return True
 
     def _kernels(self):
+        if "onnx" in self.plan:
+            results = self.engine.session().run(None, {name: self._array(name) for name in self.plan["inputs"]})
+            for name, value in zip(self.plan["outputs"], results, strict=True):
+                self._array(name)[...] = value
+            return
         shift = float(self._array("shift")) if "shift" in self.plan["inputs"] else 0.0
         self._array("y")[...] = _compute(self._array("x"), self.plan["weights"], shift)
 

@@ -97,7 +97,7 @@ def open_engine(spec: EngineSpec) -> Engine:
         raise UsageError(str(error)) from error
     except (native.CorruptFile, FileNotFoundError) as error:
         raise CorruptFileError(str(error)) from error
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise TfctrError(str(error)) from error
 
 
