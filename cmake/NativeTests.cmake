@@ -1,4 +1,4 @@
-# Every tfctr/core/*/*_test.cc becomes one executable over the TensorFlow-free sources (storage/, lookup/), run by
+# Every tfctr/core/*/*_test.cc becomes one executable over the TensorFlow-free sources (storage/, lookup/, engines/), run by
 # ctest. Included by CMakeLists.txt when TFCTR_NATIVE_TESTS is on; `make check-native` does it under ASan and UBSan.
 find_package(Threads REQUIRED)
 enable_testing()

@@ -45,6 +45,6 @@ def test_same_flags_as_cmake(repo_root):
     assert set(isa.findall(cmake)) == set(isa.findall(bazel))
     assert "-ffp-contract=off" in cmake
     assert "-ffp-contract=off" in bazel
-    folders = {folder for folder in ("storage", "lookup", "ops", "kernels") if f"{{core}}/{folder}/*.cc" in cmake}
+    folders = {folder for folder in ("storage", "lookup", "engines", "ops", "kernels") if f"{{core}}/{folder}/*.cc" in cmake}
     assert folders == {folder for folder in folders if f"tfctr/core/{folder}/*.cc" in bazel}
-    assert len(folders) == 4
+    assert len(folders) == 5

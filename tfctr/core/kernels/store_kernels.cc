@@ -48,7 +48,9 @@ absl::Status NoSuchFile(const OpenedFiles& files, int64_t index, const char* wan
     return absl::InvalidArgumentError(absl::StrCat("file ", index, " of the store, a ", wanted,
                                                    ", was asked for, but only ", count, " files are open"));
   }
-  const std::string& path = files.tables[index] ? files.tables[index]->path() : files.vocabs[index]->path();
+  const std::string& path = files.tables[index]   ? files.tables[index]->path()
+                            : files.vocabs[index] ? files.vocabs[index]->path()
+                                                  : files.blobs[index]->path();
   return absl::InvalidArgumentError(
       absl::StrCat("file ", index, " of the store, '", path, "', is not a ", wanted, " file"));
 }
@@ -98,9 +100,9 @@ class StoreOpenOp : public OpKernel {
                 absl::InvalidArgumentError(absl::StrCat("TfctrStoreOpen: ", kinds_.size(), " kinds but ",
                                                         fingerprints_.size(), " fingerprints")));
     for (const std::string& kind : kinds_) {
-      OP_REQUIRES(
-          context, kind == "table" || kind == "vocab",
-          absl::InvalidArgumentError(absl::StrCat("TfctrStoreOpen: kind '", kind, "' is neither 'table' nor 'vocab'")));
+      OP_REQUIRES(context, kind == "table" || kind == "vocab" || kind == "blob",
+                  absl::InvalidArgumentError(
+                      absl::StrCat("TfctrStoreOpen: kind '", kind, "' is neither 'table' nor 'vocab' nor 'blob'")));
     }
   }
 
@@ -115,6 +117,7 @@ class StoreOpenOp : public OpKernel {
     auto files = std::make_shared<OpenedFiles>();
     files->tables.resize(kinds_.size());
     files->vocabs.resize(kinds_.size());
+    files->blobs.resize(kinds_.size());
     for (size_t i = 0; i < kinds_.size(); ++i) {
       OP_REQUIRES_OK(context, Open(filenames.flat<tstring>()(i), i, files.get()));
     }
@@ -126,8 +129,10 @@ class StoreOpenOp : public OpKernel {
     std::string fingerprint;
     if (kinds_[i] == "table") {
       TF_RETURN_IF_ERROR(Take(Store::Global().Table(path), i, &files->tables[i], &fingerprint));
-    } else {
+    } else if (kinds_[i] == "vocab") {
       TF_RETURN_IF_ERROR(Take(Store::Global().Vocab(path), i, &files->vocabs[i], &fingerprint));
+    } else {
+      TF_RETURN_IF_ERROR(Take(Store::Global().Blob(path), i, &files->blobs[i], &fingerprint));
     }
     if (!fingerprints_[i].empty() && fingerprint != fingerprints_[i]) {
       return absl::DataLossError(absl::StrCat("bundle file ", i, " (", kinds_[i], ") '", path, "' has the fingerprint ",
@@ -298,6 +303,14 @@ absl::Status VocabAt(const OpenedFiles& files, int64_t index, const VocabFile** 
     return NoSuchFile(files, index, "vocab");
   }
   *vocab = files.vocabs[index].get();
+  return absl::OkStatus();
+}
+
+absl::Status BlobAt(const OpenedFiles& files, int64_t index, std::shared_ptr<const BlobFile>* blob) {
+  if (index < 0 || index >= static_cast<int64_t>(files.blobs.size()) || !files.blobs[index]) {
+    return NoSuchFile(files, index, "blob");
+  }
+  *blob = files.blobs[index];
   return absl::OkStatus();
 }
 

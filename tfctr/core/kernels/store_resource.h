@@ -1,5 +1,5 @@
-// The resource behind TfctrStore handles: the numbered set of table and vocabulary files of one bundle. Each session
-// (or eager context) has its own small StoreResource; the files themselves are shared through Store::Global().
+// The resource behind TfctrStore handles: the numbered set of table, vocabulary and blob files of one bundle. Each
+// session (or eager context) has its own small StoreResource; the files themselves are shared through Store::Global().
 //
 // Thread-safety: Get and Replace may be called from any thread. A reader keeps the set it got, whatever is opened
 // after: Replace swaps one pointer.
@@ -18,6 +18,7 @@
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/types.h"
 #include "tfctr/core/export.h"
+#include "tfctr/core/storage/blob_file.h"
 #include "tfctr/core/storage/dtype.h"
 #include "tfctr/core/storage/status.h"
 #include "tfctr/core/storage/table_file.h"
@@ -25,10 +26,11 @@
 
 namespace tfctr {
 
-// One index space: entry i is a table or a vocabulary, the other vector holds null there. Same length.
+// One index space: entry i is a table, a vocabulary or a blob, the other vectors hold null there. Same length.
 struct OpenedFiles {
   std::vector<std::shared_ptr<const TableFile>> tables;
   std::vector<std::shared_ptr<const VocabFile>> vocabs;
+  std::vector<std::shared_ptr<const BlobFile>> blobs;
 };
 
 class StoreResource : public tensorflow::ResourceBase {
@@ -61,6 +63,7 @@ absl::Status GetOpenedFiles(tensorflow::OpKernelContext* context, int input, std
 // `files` does.
 absl::Status TableAt(const OpenedFiles& files, int64_t index, const TableFile** table);
 absl::Status VocabAt(const OpenedFiles& files, int64_t index, const VocabFile** vocab);
+absl::Status BlobAt(const OpenedFiles& files, int64_t index, std::shared_ptr<const BlobFile>* blob);
 
 // DT_INVALID / DType::kInvalid for what has no counterpart.
 TFCTR_EXPORT tensorflow::DataType ToTensorFlow(DType dtype);

@@ -16,7 +16,7 @@ REGISTER_OP("TfctrStore")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
-Handle of a bundle's numbered set of files (tables and vocabularies). Holds nothing until TfctrStoreOpen ran.
+Handle of a bundle's numbered set of files (tables, vocabularies, blobs). Holds nothing until TfctrStoreOpen ran.
 )doc");
 
 REGISTER_OP("TfctrStoreOpen")
@@ -34,7 +34,7 @@ REGISTER_OP("TfctrStoreOpen")
 Maps the files, read-only and shared by the whole process, and makes them the set behind `store` (all or none).
 
 filenames: path of file i. Local paths only.
-kinds: "table" or "vocab" for each file.
+kinds: "table", "vocab" or "blob" for each file.
 fingerprints: 16 hex digits that file i must have; "" does not check.
 )doc");
 

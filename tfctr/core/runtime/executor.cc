@@ -59,6 +59,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& opt
   tensorflow::MetaGraphDef graph;
   absl::Status status = tensorflow::ReadMetaGraphDefFromSavedModel(options.path, tags, &graph);
   if (status.ok()) status = RewriteDevices(options.devices, graph.mutable_graph_def());
+  if (status.ok()) RewriteEngines(options.engine, graph.mutable_graph_def());
   if (status.ok()) status = tensorflow::LoadMetagraphIntoSession(session, graph, &model->session_);
   // Restores the variables where there are any, and runs the init op.
   if (status.ok()) status = tensorflow::RestoreSession(tensorflow::RunOptions(), graph, options.path, &model->session_);
@@ -67,6 +68,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& opt
   if (!status.ok()) return status;
   for (const tensorflow::DeviceAttributes& device : devices) model->session_devices_.push_back(device.name());
   model->device_uses_ = DevicesOf(graph.graph_def(), model->session_devices_);
+  model->engines_ = EnginesOf(graph.graph_def());
   for (const tensorflow::NodeDef& node : graph.graph_def().node()) {
     if (node.op() == "PlaceholderWithDefault") model->defaults_.insert(node.name() + ":0");
   }

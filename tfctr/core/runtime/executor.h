@@ -22,6 +22,7 @@
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 #include "tensorflow/core/public/session.h"
 #include "tfctr/core/runtime/devices.h"
+#include "tfctr/core/runtime/engine_choice.h"
 
 namespace tfctr {
 
@@ -31,6 +32,7 @@ struct ModelOptions {
   int intra_op_threads = 1;        // >= 1
   tensorflow::ConfigProto config;  // merged over ours
   DeviceMap devices;               // where nodes of a device go instead
+  EngineChoice engine;             // who runs the dense towers
 };
 
 class Model {
@@ -46,6 +48,8 @@ class Model {
   // Full names of the session's devices, and what the graph asks for (after the rewriting).
   const std::vector<std::string>& session_devices() const { return session_devices_; }
   const std::vector<DeviceUse>& device_uses() const { return device_uses_; }
+  // The dense towers that engines run (after the choice of the provider).
+  const std::vector<EngineUse>& engines() const { return engines_; }
 
  private:
   Model() = default;
@@ -57,6 +61,7 @@ class Model {
   std::unordered_set<std::string> defaults_;
   std::vector<std::string> session_devices_;
   std::vector<DeviceUse> device_uses_;
+  std::vector<EngineUse> engines_;
 };
 
 // One prepared set of feeds and fetches of a model.

@@ -1,6 +1,7 @@
 // The Python module tfctr.core._native.
 #include <pybind11/pybind11.h>
 
+#include "tfctr/core/runtime/py_engines.h"
 #include "tfctr/core/runtime/py_lookup.h"
 #include "tfctr/core/runtime/py_runtime.h"
 #include "tfctr/core/runtime/py_storage.h"
@@ -10,4 +11,5 @@ PYBIND11_MODULE(_native, module) {
   tfctr::BindStorage(module);
   tfctr::BindRuntime(module);
   tfctr::BindLookup(module);
+  tfctr::BindEngines(module);
 }

@@ -28,9 +28,26 @@ struct ModelHandle {
   }
 };
 
+EngineChoice ChoiceOf(const py::dict& given) {
+  EngineChoice choice;
+  for (const auto& [key, value] : given) {
+    const std::string name = key.cast<std::string>();
+    if (name == "threads") {
+      choice.threads = value.cast<int>();
+    } else if (name == "provider" || name == "precision" || name == "options") {
+      (name == "provider"    ? choice.provider
+       : name == "precision" ? choice.precision
+                             : choice.options) = value.cast<std::string>();
+    } else {
+      throw py::value_error("engine: '" + name + "' is none of provider, precision, options, threads");
+    }
+  }
+  return choice;
+}
+
 std::unique_ptr<ModelHandle> Load(const std::string& path, const std::vector<std::string>& tags, int intra_op_threads,
-                                  const py::bytes& config, const DeviceMap& devices) {
-  ModelOptions options{path, tags, intra_op_threads, {}, devices};
+                                  const py::bytes& config, const DeviceMap& devices, const py::dict& engine) {
+  ModelOptions options{path, tags, intra_op_threads, {}, devices, ChoiceOf(engine)};
   if (!options.config.ParseFromString(std::string(config))) {
     throw py::value_error("config is no serialised ConfigProto");
   }
@@ -69,6 +86,21 @@ py::dict Devices(const ModelHandle& handle) {
   return result;
 }
 
+py::list Engines(const ModelHandle& handle) {
+  py::list result;
+  for (const EngineUse& use : handle.model->engines()) {
+    py::dict entry;
+    entry["node"] = use.node;
+    entry["label"] = use.label;
+    entry["provider"] = use.provider;
+    entry["precision"] = use.precision;
+    entry["threads"] = use.threads;
+    entry["node_def"] = py::bytes(use.node_def);
+    result.append(entry);
+  }
+  return result;
+}
+
 py::object Copy(const tensorflow::Tensor& tensor, const py::object& dtype) {
   return TensorToArray(tensorflow::Tensor(tensor), dtype);
 }
@@ -81,9 +113,12 @@ void BindRuntime(py::module_& module) {
 
   py::class_<ModelHandle>(module, "Model", "A loaded SavedModel.")
       .def(py::init(&Load), py::arg("path"), py::arg("tags"), py::arg("intra_op_threads"),
-           py::arg("config") = py::bytes(), py::arg("devices") = DeviceMap(),
+           py::arg("config") = py::bytes(), py::arg("devices") = DeviceMap(), py::arg("engine") = py::dict(),
            "Loads the SavedModel in `path`, restores variables and runs the init op. config: serialised ConfigProto, "
-           "merged over the defaults; devices: device string -> where its nodes go. Raises LoadFailed.")
+           "merged over the defaults; devices: device string -> where its nodes go; engine: provider, precision, "
+           "options (JSON) and threads of all dense towers instead of the graph's. Raises LoadFailed.")
+      .def("engines", &Engines,
+           "Dense towers run by engines: [{'node', 'label', 'provider', 'precision', 'threads', 'node_def'}].")
       .def("devices", &Devices, "{'session': [names], 'asked': [(device, {op: nodes}, present)]}.")
       .def("signatures", &Signatures, "Signature name -> serialised SignatureDef.");
 

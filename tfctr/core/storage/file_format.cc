@@ -160,7 +160,10 @@ Status CheckFooter(const Footer& footer, uint64_t file_bytes, const std::string&
 
 }  // namespace
 
-const char* FileKindName(FileKind kind) { return kind == FileKind::kTable ? "table" : "vocab"; }
+const char* FileKindName(FileKind kind) {
+  if (kind == FileKind::kBlob) return "blob";
+  return kind == FileKind::kTable ? "table" : "vocab";
+}
 
 Result<std::unique_ptr<Container>> Container::Open(const std::string& path) {
   Result<UniqueFd> fd = OpenForRead(path);

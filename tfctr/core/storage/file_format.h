@@ -28,8 +28,8 @@ inline constexpr uint64_t kFooterBytes = 64;
 inline constexpr uint32_t kFormatVersion = 1;
 inline constexpr uint32_t kFlagChecksums = 1;  // footer flag: block checksums are present
 
-enum class FileKind { kTable, kVocab };
-TFCTR_EXPORT const char* FileKindName(FileKind kind);  // "table", "vocab"
+enum class FileKind { kTable, kVocab, kBlob };         // a blob is no container
+TFCTR_EXPORT const char* FileKindName(FileKind kind);  // "table", "vocab", "blob"
 
 // Metadata: lines "key value\n", values percent-encoded where they hold bytes outside 0x21..0x7e or '%'.
 using Metadata = std::map<std::string, std::string>;

@@ -9,6 +9,25 @@ Store& Store::Global() {
   return *store;
 }
 
+namespace {
+
+template <typename File>
+Result<std::shared_ptr<const File>> OpenFile(const std::string& path, UniqueFd fd, FileId* id) {
+  Result<std::unique_ptr<Container>> container = Container::Open(path, std::move(fd));
+  if (!container.ok()) return container.status();
+  *id = container.value()->id();
+  return File::FromContainer(container.Take());
+}
+
+template <>
+Result<std::shared_ptr<const BlobFile>> OpenFile<BlobFile>(const std::string& path, UniqueFd fd, FileId* id) {
+  Result<std::shared_ptr<const BlobFile>> blob = BlobFile::FromFd(path, std::move(fd));
+  if (blob.ok()) *id = blob.value()->id();
+  return blob;
+}
+
+}  // namespace
+
 template <typename File>
 Result<std::shared_ptr<const File>> Store::Get(const std::string& path,
                                                std::map<FileId, std::weak_ptr<const File>>* files) {
@@ -23,10 +42,8 @@ Result<std::shared_ptr<const File>> Store::Get(const std::string& path,
       if (std::shared_ptr<const File> file = it->second.lock()) return file;
     }
   }
-  Result<std::unique_ptr<Container>> container = Container::Open(path, fd.Take());
-  if (!container.ok()) return container.status();
-  const FileId opened_id = container.value()->id();
-  Result<std::shared_ptr<const File>> opened = File::FromContainer(container.Take());
+  FileId opened_id;
+  Result<std::shared_ptr<const File>> opened = OpenFile<File>(path, fd.Take(), &opened_id);
   if (!opened.ok()) return opened.status();
 
   std::lock_guard<std::mutex> lock(mutex_);
@@ -43,6 +60,8 @@ Result<std::shared_ptr<const TableFile>> Store::Table(const std::string& path) {
 
 Result<std::shared_ptr<const VocabFile>> Store::Vocab(const std::string& path) { return Get(path, &vocabs_); }
 
+Result<std::shared_ptr<const BlobFile>> Store::Blob(const std::string& path) { return Get(path, &blobs_); }
+
 std::vector<Store::FileStats> Store::Stats() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<FileStats> stats;
@@ -55,6 +74,7 @@ std::vector<Store::FileStats> Store::Stats() {
   };
   add(tables_, FileKind::kTable);
   add(vocabs_, FileKind::kVocab);
+  add(blobs_, FileKind::kBlob);
   return stats;
 }
 

@@ -1,0 +1,33 @@
+// Options of the provider openvino, as its users write them: tfctr/engines/native.py describes each.
+// Thread-safety: plain values.
+#ifndef TFCTR_CORE_OPENVINO_OPTIONS_H_
+#define TFCTR_CORE_OPENVINO_OPTIONS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tfctr/core/storage/status.h"
+
+namespace tfctr {
+
+struct OpenVinoOptions {
+  std::vector<int64_t> buckets;    // rows of the static variants, ascending
+  std::map<int64_t, int64_t> pad;  // bucket -> the fewest rows that are filled up to it
+  std::vector<int64_t> warm;       // rows that the dynamic variant is run with when it is opened
+  int64_t users = 1;               // user rows of the static variants
+  bool dynamic = true;
+  int contexts = 1;
+  int max_contexts = 0;  // 0: processors / threads
+
+  // kInvalid naming the option, what came and what was expected.
+  static Result<OpenVinoOptions> Parse(const std::string& text);
+
+  // The bucket that a call of `rows` runs in: exactly, or filled up; 0: the dynamic variant. -1: none.
+  int64_t BucketFor(int64_t rows) const;
+};
+
+}  // namespace tfctr
+
+#endif  // TFCTR_CORE_OPENVINO_OPTIONS_H_
