@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tensorflow.core.protobuf import meta_graph_pb2
@@ -77,6 +80,19 @@ def decode(data: Mapping[str, Any], meta: meta_graph_pb2.MetaGraphDef) -> GraphI
     )
 
 
+def contents_hash(path: Path) -> str:
+    """SHA-256 of what a store file holds, its name left out."""
+    with path.open("rb") as file:
+        file.seek(-64, os.SEEK_END)
+        size = int.from_bytes(file.read(24)[16:], "little")
+        file.seek(0)
+        digest = hashlib.sha256()
+        while size and (block := file.read(min(size, 1 << 20))):
+            digest.update(block)
+            size -= len(block)
+    return digest.hexdigest()
+
+
 def _file(file: StoreFile) -> dict[str, Any]:
     return {
         "kind": file.kind,
@@ -87,7 +103,7 @@ def _file(file: StoreFile) -> dict[str, Any]:
         "ref": dataclasses.asdict(file.ref) if file.ref else None,
         "merged": file.merged,
         "part": file.part,
-        "fingerprint": file.fingerprint if file.kind == "vocab" else "",  # tables are new each time
+        "contents": contents_hash(file.path) if file.kind == "vocab" and file.path is not None else "",
     }
 
 
@@ -103,7 +119,7 @@ def _decode_file(data: Mapping[str, Any]) -> StoreFile:
         ref=CheckpointRef(**ref) if ref else None,
         merged=(merged[0], tuple(merged[1])) if merged else None,
         part=data["part"],
-        fingerprint=data["fingerprint"],
+        fingerprint=data["contents"],  # as read; a fingerprint has the name in it
     )
 
 

@@ -8,22 +8,20 @@ ConvertAnewError, which names the node and both sides.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from graph_opt.item import GraphItem, StoreFile, tensor_names
+from graph_opt.renewal.functions import FREE_ATTRS, function_hash
 from graph_opt.renewal.record import made_of_values
 from graph_opt.renewal.weights import is_weight, value_of
 from graph_opt.view import GraphView, canonical, is_control, node_of, port_of
 from tfctr.errors import ConvertAnewError
 
 _STORE_OPS = ("TfctrTable", "TfctrVocabFind")
-_FREE = frozenset(("shared_name", "container"))  # names of resources: a rule's own, or a counter of the process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +154,7 @@ class _Matcher:
     def _compare_attrs(
         self, named: str, a: node_def_pb2.NodeDef, b: node_def_pb2.NodeDef, free: frozenset[str]
     ) -> None:
-        names = {k for node in (a, b) for k in node.attr if k[:1] != "_" and k not in _FREE and k not in free}
+        names = {k for node in (a, b) for k in node.attr if k[:1] != "_" and k not in FREE_ATTRS and k not in free}
         for name in sorted(names):
             texts = [
                 lib.text(n.attr[name]) if name in n.attr else "" for lib, n in zip(self.functions, (a, b), strict=True)
@@ -195,19 +193,9 @@ class _Library:
         if function is None:
             return name
         if name not in self._known:
-            self._known[name] = "recursive"
-            self._known[name] = f"function {self._hash(function)}"
+            self._known[name] = "itself"
+            self._known[name] = f"function {function_hash(function, self.hash_of)[:16]}"
         return self._known[name]
-
-    def _hash(self, function: function_pb2.FunctionDef) -> str:
-        digest = hashlib.sha256(" ".join(str(sorted(function.ret.items())).split()).encode())
-        for argument in (*function.signature.input_arg, *function.signature.output_arg):
-            digest.update(f"{argument.type} {argument.type_attr}\n".encode())
-        for node in function.node_def:
-            digest.update(f"{self.hash_of(node.op)} {node.name} {list(node.input)}\n".encode())
-            for key in sorted(k for k in node.attr if k[:1] != "_" and k not in _FREE):
-                digest.update(f"{key} {self.text(node.attr[key])}\n".encode())
-        return digest.hexdigest()[:16]
 
 
 def _info_text(info: meta_graph_pb2.TensorInfo) -> str:
@@ -230,7 +218,3 @@ def _file_text(file: StoreFile) -> str:
 def _value_text(value: Any) -> str:
     text = " ".join(str(value.tolist()).split())
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def renamed(names: Mapping[str, str], name: str) -> str:
-    return names.get(name, name)

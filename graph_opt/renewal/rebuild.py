@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from graph_opt.item import FusedGroup, GraphItem, StoreFile
 from graph_opt.lookup_spec import LookupSpec, Step, spec_text
+from graph_opt.renewal.encode import contents_hash
 from graph_opt.renewal.record import Record, all_finite
 from graph_opt.renewal.values import NewValues
 from graph_opt.renewal.weights import Array, Part, content_hash, fill, part_of, unmark, value_of
@@ -35,7 +36,8 @@ class Changes:
 def find_changes(record: Record, values: NewValues) -> Changes:
     """Compares by content."""
     files = list(enumerate(zip(record.reference.files, values.files, strict=True)))
-    vocabularies = {k for k, (a, b) in files if a.kind == "vocab" and a.fingerprint != b.fingerprint}
+    read = [] if values.same_export else [(k, a, b.path) for k, (a, b) in files if a.kind == "vocab"]
+    vocabularies = {k for k, a, path in read if path is None or a.fingerprint != contents_hash(path)}
     sizes = {k: (a.shape[0], b.shape[0]) for k, (a, b) in files if a.kind == "vocab" and a.shape != b.shape}
     weights = {name for name, value in values.weights.items() if content_hash(value) != record.hashes[name]}
     return Changes(frozenset(weights), frozenset(vocabularies), sizes)
