@@ -117,6 +117,7 @@ def by_check_provider(item: GraphItem) -> GraphItem:
             if node.name == dense.node or node.name.endswith(f"/{dense.node}"):  # the packed form's copy
                 node.attr["provider"].s = dense.check_provider.encode()
                 node.attr["precision"].s = dense.check_precision.encode()
+                node.attr["options"].s = b"{}"  # those there are belong to the other provider
     return ready
 
 

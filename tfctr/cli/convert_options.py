@@ -208,18 +208,20 @@ def options_of(args: argparse.Namespace, **more: Any) -> ConvertOptions:
         device_map=_device_map(args.device_map),
         force_placement=args.force_placement,
         table_dtype=args.table_dtype,
-        **_table_limits(args),
     )
+    if _limits_tables(args):
+        options = dataclasses.replace(
+            options, max_dp=args.max_dp, max_bias=args.max_bias, max_auc_delta=args.max_auc_delta
+        )
     options = dataclasses.replace(options, **more)
     check_options(options)
     return options
 
 
-def _table_limits(args: argparse.Namespace) -> dict[str, float | None]:
-    """The gate's limits, where they are meant for tables: an engine of less than fp32 is judged by them too."""
-    given = {"max_dp": args.max_dp, "max_bias": args.max_bias, "max_auc_delta": args.max_auc_delta}
-    narrow = getattr(args, "precision", None) or ("fp16" if getattr(args, "dense", None) == "tensorrt" else "fp32")
-    return given if args.table_dtype != "fp32" or narrow == "fp32" else dict.fromkeys(given)
+def _limits_tables(args: argparse.Namespace) -> bool:
+    """Whether the gate's limits are meant for tables, and not only for an engine of less than fp32."""
+    narrow_engine = (args.precision or ("fp16" if args.dense == "tensorrt" else "fp32")) != "fp32"
+    return args.table_dtype != "fp32" or not narrow_engine
 
 
 def _user_features(given: Sequence[str]) -> tuple[tuple[str, ...], bool]:
