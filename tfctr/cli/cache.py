@@ -155,7 +155,11 @@ def _plain(text: str) -> str:
     """Labels are what users call their models: brackets are no markup, and there is one line."""
     from rich.markup import escape
 
-    return escape("".join(c if c.isprintable() else "?" for c in text))
+    return escape(_line(text))
+
+
+def _line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _show(args: argparse.Namespace, places: Places) -> int:
@@ -177,10 +181,10 @@ def _show(args: argparse.Namespace, places: Places) -> int:
         ("built with", ", ".join(f"{name} {version}" for name, version in record["tools"].items())),
     ]
     for name, text in rows:
-        console.print(f"{name + ':':12}{text}", markup=False, soft_wrap=True)
+        console.print(f"{name + ':':12}{_line(text)}", markup=False, soft_wrap=True)
     for file in record["files"]:
         text = f"{file['name']}  {size_text(file['bytes'])}  sha256 {file['sha256']}"
-        console.print(f"{'file:':12}{text}", markup=False, soft_wrap=True)
+        console.print(f"{'file:':12}{_line(text)}", markup=False, soft_wrap=True)
     console.print("made from:")
     _print_key(console, record["key"], 2)
     return 0
@@ -192,7 +196,7 @@ def _print_key(console: Any, value: Any, indent: int) -> None:
     for name, one in pairs:
         lead = " " * indent + (f"{name}: " if name is not None else "- ")
         nested = isinstance(one, dict | list) and one and len(str(one)) > 100
-        console.print(lead.rstrip() if nested else f"{lead}{one}", markup=False, soft_wrap=True)
+        console.print(_line(lead.rstrip() if nested else f"{lead}{one}"), markup=False, soft_wrap=True)
         if nested:
             _print_key(console, one, indent + 2)
 
@@ -203,7 +207,8 @@ def _verify(args: argparse.Namespace, places: Places) -> int:
     from export.cache.admin import verify_all
     from export.cache.files import size_text
 
-    with rich.progress.Progress(console=common.remarks(), transient=True) as bar:
+    console = common.remarks()
+    with rich.progress.Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("checking", total=None)
         found = verify_all(places, lambda name, total: bar.update(task, advance=1, total=total, description=name))
     if args.json:
