@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from export.openvino.options import EngineOptions
 
-# Rows that requests may have, evenly spread as ratios, and what lies just above a bucket. All count alike.
-WORKLOAD = tuple(sorted({*(round(2 ** (k / 6)) for k in range(61)), *(2**k + 1 for k in range(3, 10))}))
+# Rows that requests may have: evenly spread as ratios, with what lies just above a bucket; and round sizes, which
+# clients prefer, so often that they weigh as much as all the others.
+_SPREAD = sorted({*(round(2 ** (k / 6)) for k in range(61)), *(2**k + 1 for k in range(3, 10))})
+_ROUND = (1, 8, 16, 32, 64, 100, 128, 200, 256, 500, 512, 1000)
+WORKLOAD = {rows: 1.0 + (len(_SPREAD) / len(_ROUND) if rows in _ROUND else 0.0) for rows in sorted({*_SPREAD, *_ROUND})}
 # A variant holds the weights once more and is compiled at every load: the workload must gain this much by it.
 LEAST_GAIN = 1.02
 MOST_VARIANTS = 5
@@ -52,7 +55,7 @@ class Times:
         return self.static_ms[bucket] + (self.copy_ms * rows if rows < bucket else 0.0)
 
 
-def choose_options(times: Times, users: int = 0, workload: Sequence[int] = WORKLOAD) -> EngineOptions:
+def choose_options(times: Times, users: int = 0, workload: Mapping[int, float] = WORKLOAD) -> EngineOptions:
     """The variants that pay, added one by one while the workload's geometric mean gains ``LEAST_GAIN``."""
     dynamic = {rows: times.dynamic(rows) for rows in workload}
     chosen, cost = EngineOptions(users=users), _cost(times, EngineOptions(), workload)
@@ -70,13 +73,13 @@ def choose_options(times: Times, users: int = 0, workload: Sequence[int] = WORKL
     return chosen
 
 
-def gain(times: Times, options: EngineOptions, workload: Sequence[int] = WORKLOAD) -> float:
+def gain(times: Times, options: EngineOptions, workload: Mapping[int, float] = WORKLOAD) -> float:
     """How many times faster the workload is than with the dynamic variant alone (geometric mean)."""
     return math.exp(_cost(times, EngineOptions(), workload) - _cost(times, options, workload))
 
 
-def _cost(times: Times, options: EngineOptions, workload: Sequence[int]) -> float:
-    return sum(math.log(times.of(rows, options)) for rows in workload) / len(workload)
+def _cost(times: Times, options: EngineOptions, workload: Mapping[int, float]) -> float:
+    return sum(weight * math.log(times.of(rows, options)) for rows, weight in workload.items()) / sum(workload.values())
 
 
 def _with(times: Times, options: EngineOptions, bucket: int) -> list[EngineOptions]:
@@ -87,7 +90,7 @@ def _with(times: Times, options: EngineOptions, bucket: int) -> list[EngineOptio
         for one, before in zip(buckets, (0, *buckets), strict=False)
         if (rows := _fewest(times, one, before)) < one
     }
-    return [dataclasses.replace(options, buckets=buckets, pad=pad, chunk=chunk) for chunk in (0,)]
+    return [dataclasses.replace(options, buckets=buckets, pad=pad, chunk=chunk) for chunk in (0, *buckets)]
 
 
 def _fewest(times: Times, bucket: int, before: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -61,7 +62,7 @@ def tune(
     seconds: float = 2.0,
     *,
     buckets: Sequence[int] | None = None,
-    measure: Callable[[Calls, float], Mapping[str, float]] = least_ms,
+    measure: Callable[[Calls, float], Mapping[str, float]] | None = None,
     open_runner: Callable[[EngineOptions], Runner] | None = None,
 ) -> Tuned:
     """Measures the tower of ``onnx_path`` on this machine.
@@ -77,7 +78,7 @@ def tune(
         tower=tower,
         threads=threads,
         open_engine=open_runner or _opener(tower, Path(onnx_path), precision, threads),
-        measure=measure,
+        measure=measure or functools.partial(least_ms, threads=threads),
     )
     if buckets is not None:
         options, timing = (

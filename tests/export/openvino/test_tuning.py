@@ -35,7 +35,7 @@ class Machine:
         self.seconds.append(seconds)
         for call in calls.values():
             call()
-        return {name: self.times(name) for name in calls}
+        return {name: self.times(name) if name.count(" ") == 1 else 0.001 for name in calls}
 
     def tune(self, name="dlrm", **options):
         one = tower(name) if isinstance(name, str) else name
@@ -56,12 +56,30 @@ def test_measures_variants_and_then_the_choice_beside_tensorflow():
     assert chosen.to_json() == tuned.options
     assert tuned.buckets == chosen.buckets != ()
     assert machine.closed == 3
-    assert sorted(machine.rows) == sorted([*CANDIDATES, *CANDIDATES, *COMPARED])
+    assert {rows for rows in machine.rows if rows not in (2, 3)} == {*CANDIDATES, *COMPARED}
     assert sum(machine.seconds) == pytest.approx(3.0)
     assert tuned.versus_tensorflow["faster"]
     assert tuned.versus_tensorflow["geometric_mean"] == pytest.approx(0.8 / 0.6, abs=1e-3)
     assert [row["rows"] for row in tuned.timing["variants"]] == list(CANDIDATES)
     assert "static variants of" in tuned.timing["note"]
+
+
+def test_a_dynamic_variant_is_measured_after_another_size():
+    """Requests of equal sizes are the exception; and short runs have their weights in the cache."""
+    machine = Machine(attention)
+    order = []
+    measure = machine.measure
+
+    def noted(calls, seconds):
+        order.extend(calls)
+        return measure(calls, seconds)
+
+    machine.measure = noted
+    machine.tune()
+    for rows in CANDIDATES:
+        assert order[order.index(f"dynamic {rows}") - 1] == f"size before dynamic {rows}"
+    assert order[order.index("static 8") - 1] == "weights of static 8"
+    assert "weights of static 512" not in order
 
 
 def test_json_round_trip():
@@ -89,7 +107,7 @@ def test_variants_that_are_given():
     machine = Machine(attention)
     tuned = machine.tune(buckets=[256, 32, 32])
     assert tuned.buckets == (32, 256)
-    assert len(machine.opened) == len(machine.seconds) == 1
+    assert len(machine.opened) == 1
     assert machine.opened[0].pad == {}
     assert tuned.timing["note"] == "variants were given"
 
