@@ -10,6 +10,7 @@ import pytest
 from tfctr.cli import doctor
 from tfctr.cli.main import main
 from tfctr.core import library
+from tfctr.engines import isa, providers
 from tfctr.errors import InternalError
 
 
@@ -30,6 +31,7 @@ def test_everything_needed_is_ok(capsys):
         "instruction set",
         "openvino",
         "onnxruntime",
+        "provider openvino",
     ):
         assert found[name]["status"] == "ok", found[name]
     assert found["tensorflow"]["value"].startswith("2.21.")
@@ -94,6 +96,22 @@ def test_forced_instruction_set_in_a_process():
     assert found["instruction set"]["value"] == "baseline"
 
 
-def test_missing_provider_is_no_fault():
-    finding = doctor.provider("x", "no_such_module_at_all", "for nothing")
+def test_missing_package_is_no_fault():
+    finding = doctor.package("x", "no_such_module_at_all", "for nothing")
     assert (finding.status, finding.value) == ("missing", "not installed")
+
+
+def test_providers_that_do_not_run_say_why(monkeypatch, capsys):
+    monkeypatch.setattr(providers, "why_not", lambda name: f"no {name} on this machine")
+    assert main(["doctor", "--json"]) == 0
+    found = findings(capsys)
+    for name in ("openvino", "tensorrt"):
+        assert found[f"provider {name}"]["status"] == "missing"
+        assert found[f"provider {name}"]["note"] == f"no {name} on this machine"
+
+
+def test_what_a_provider_computes_in(monkeypatch):
+    monkeypatch.setattr(isa, "cpu_isa", lambda: "avx2")
+    assert "this CPU has avx2" in doctor.provider("openvino").note
+    monkeypatch.setattr(isa, "cpu_isa", lambda: "amx_bf16")
+    assert doctor.provider("openvino").note == "fp32, bf16"

@@ -22,7 +22,7 @@ HELP = "time a bundle against its original, paired, in one process"
 DESCRIPTION = """Times whole predict calls (dict of NumPy arrays in, NumPy arrays out) of a bundle and of the original
 SavedModel under stock TensorFlow (Session callable and tf.function, default grappler), in turn, in one process.
 With --user-rows, user features have that many rows beside the batch; stock TensorFlow, which can't take them so, gets
-them repeated for every row, as does a second run of the bundle.
+them repeated for every row, as does a second run of the bundle. Where an engine runs the dense tower, it is named.
 
   tfctr bench bundle/ --baseline model/ --batch 32,256 --threads 1
   tfctr bench bundle/ --baseline model/ --batch 500 --user-rows 1"""
@@ -49,6 +49,7 @@ def add_parser(subparsers: Any) -> None:
         help="rows of the user features in each call, such as 1 (default: as many as the batch)",
     )
     common.add_user_features_option(parser)
+    common.add_engine_options(parser)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     common.add_model_options(parser)
     parser.set_defaults(run=run)
@@ -103,7 +104,7 @@ def measure(
 
     info = stock.info(signature)
     session = StockSession(stock.path, info, stock.tags, args.threads)
-    served = ours.serve(signature, args.threads, common.names(args.user_features))
+    served = ours.serve(signature, args.threads, common.names(args.user_features), **common.engine_of(args))
     figures = []
     try:
         if args.user_rows:
@@ -123,6 +124,7 @@ def measure(
                 "fastest_stock": best.name,
                 "speedup": ratio(best, timings["tfctr"]),
                 "op_time_us": _op_times(served, session, inputs, once),
+                "dense": served.describe()["dense"],
             }
             if once is not None:
                 figure["speedup_over_repeated"] = ratio(timings[REPEATED], timings["tfctr"])
@@ -239,6 +241,9 @@ def _print(figures: list[dict[str, Any]]) -> None:
             )
     console = common.results()
     console.print(table)
+    tower = common.tower_line(figures[0]["dense"])
+    if tower:
+        console.print(tower, markup=False)
     if any("user_route" in figure for figure in figures):
         console.print("stock TensorFlow and the repeated run get the user rows repeated for every row of the batch")
     for figure in figures:

@@ -151,7 +151,14 @@ class Model:
         info: Mapping[str, Any] = self.manifest["signatures"][signature]
         return info
 
-    def serve(self, signature: str, threads: int = 1, user_features: Sequence[str] = ()) -> ServingSession:
+    def serve(
+        self,
+        signature: str,
+        threads: int = 1,
+        user_features: Sequence[str] = (),
+        engine: str | None = None,
+        fallback: bool = True,
+    ) -> ServingSession:
         import tfctr
 
         return tfctr.ServingSession(
@@ -162,6 +169,8 @@ class Model:
             op_libraries=self.op_libraries,
             features=None if self.is_bundle else _features(self.info(signature)),
             user_features=user_features,
+            engine=engine,
+            fallback=fallback,
         )
 
     def read_inputs(
@@ -200,6 +209,36 @@ def add_user_features_option(parser: argparse.ArgumentParser) -> None:
         metavar="A,B*",
         help="features that inputs may give once per user, beside those that the bundle declares",
     )
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """What runs the dense tower of a bundle."""
+    parser.add_argument(
+        "--engine",
+        choices=("openvino", "tensorrt", "tensorflow"),
+        help="what runs the dense tower (default: as the bundle says, or its fallback where that does not run here)",
+    )
+    parser.add_argument(
+        "--no-fallback",
+        action="store_true",
+        help="exit 2, with the reason, where the engine that the bundle asks for does not run on this machine",
+    )
+
+
+def engine_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of ``Model.serve`` that these options mean."""
+    return {"engine": args.engine, "fallback": not args.no_fallback}
+
+
+def tower_line(dense: Mapping[str, Any]) -> str | None:
+    """``describe()["dense"]`` of a session in one line; None where TensorFlow runs the tower and nothing else was
+    asked for."""
+    if dense["running"] == dense["asked"] == "tensorflow":
+        return None
+    line = f"dense tower: {dense['running']} {dense['precision']}"
+    if dense["engine"]:
+        line += f" ({dense['engine']['version']})"
+    return line + (f" instead of {dense['asked']}: {dense['reason']}" if dense["fallback"] else "")
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -11,12 +11,13 @@ from pathlib import Path
 from tfctr.core import library
 from tfctr.version import __version__
 
-PROVIDERS = (
+PACKAGES = (
     ("openvino", "openvino", "dense tower on CPU"),
     ("onnxruntime", "onnxruntime", "referee for exported towers"),
     ("tensorrt", "tensorrt", "dense tower on NVIDIA data-centre GPUs: requirements-gpu.txt"),
     ("tensorrt_rtx", "tensorrt_rtx", "builds engines for RTX GPUs, without one too"),
 )
+ENGINES = ("openvino", "tensorrt")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def diagnose() -> list[Finding]:
         _op_library(),
         _native_module(),
         instruction_set(),
-        *(provider(name, module, use) for name, module, use in PROVIDERS),
+        *(package(name, module, use) for name, module, use in PACKAGES),
+        *(provider(name) for name in ENGINES),
     ]
 
 
@@ -108,17 +110,39 @@ def instruction_set() -> Finding:
     return Finding("instruction set", "ok", used, note)
 
 
-def provider(name: str, module_name: str, use: str) -> Finding:
-    """Imports one engine provider; that it cannot be imported is no fault of tfctr's installation."""
+def package(name: str, module_name: str, use: str) -> Finding:
+    """Imports one package that engines need; that it cannot be imported is no fault of tfctr's installation."""
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name == module_name:
             return Finding(name, "missing", "not installed", use)
         return Finding(name, "missing", "does not import", _first_line(error))
-    except Exception as error:  # a provider's own start-up may fail in any way; the finding names it
+    except Exception as error:  # a package's own start-up may fail in any way; the finding names it
         return Finding(name, "missing", "does not import", _first_line(error))
     return Finding(name, "ok", str(getattr(module, "__version__", "installed")), use)
+
+
+def provider(name: str) -> Finding:
+    """Whether the dense towers of bundles can run on this provider here, and what it would compute in."""
+    from tfctr.engines import isa, providers, spec
+
+    try:
+        reason = providers.why_not(name)
+        if not reason:
+            providers.load(name)
+    except Exception as error:  # whatever keeps it from running; the finding names it
+        reason = _first_line(error)
+    if reason:
+        return Finding(f"provider {name}", "missing", "does not run here", reason)
+    if name == "tensorrt":
+        return Finding(f"provider {name}", "ok", "runs here", ", ".join(spec.PRECISIONS[name]))
+    bf16 = (
+        "fp32, bf16"
+        if isa.supports_bf16()
+        else f"fp32; bf16 needs avx512_bf16 or amx_bf16, this CPU has {isa.cpu_isa()}"
+    )
+    return Finding(f"provider {name}", "ok", "runs here", bf16)
 
 
 def _first_line(error: Exception) -> str:

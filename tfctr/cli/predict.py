@@ -34,6 +34,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--threads", type=common.threads, default=1, metavar="N", help="intra-op threads (default: 1)")
     common.add_user_features_option(parser)
+    common.add_engine_options(parser)
     common.add_model_options(parser)
     parser.set_defaults(run=run)
 
@@ -47,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     model = common.open_model(args, args.path)
     signature = model.signature(args.signature)
     label, scored = common.split_label(args.label)
-    with model.serve(signature, args.threads, common.names(args.user_features)) as session:
+    users = common.names(args.user_features)
+    with model.serve(signature, args.threads, users, **common.engine_of(args)) as session:
         if args.inputs:
             read = model.read_inputs(args.inputs, signature, label, session, once=True)
         else:

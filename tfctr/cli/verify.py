@@ -45,6 +45,7 @@ def add_parser(subparsers: Any) -> None:
         help="rows to generate when no inputs are given (default: 64)",
     )
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    common.add_engine_options(parser)
     common.add_model_options(parser)
     parser.set_defaults(run=run)
 
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     gates: list[dict[str, Any]] = []
     limits = _gate_limits(bundle.manifest)
     for name in names:
-        with bundle.serve(name) as session:
+        with bundle.serve(name, **common.engine_of(args)) as session:
             info = common.with_users(original.info(name), session)
             read = original.read_inputs(args.inputs, name, label, session) if args.inputs else None
             once, inputs = _request(info, read.inputs if read else None, args.rows)

@@ -219,26 +219,24 @@ def _specs(model: Any, forms: frozenset[str], path: Callable[[int], Path]) -> li
 
 
 def _refusal(where: str, signature: str, candidate: Candidate, why: str, wish: Wish, entry: Entry) -> str:
-    asked = f"engine={wish.engine!r}" if wish.engine is not None else "no fallback is allowed"
+    asked = "it was asked for" if wish.engine is not None else "no fallback is allowed"
     return (
-        f"{where}: signature {signature!r}: its dense tower is for {candidate.provider} {candidate.precision}, which "
-        f"does not run here: {why}; {asked}, and {_has(entry)}"
+        f"{where}: signature {signature!r}: {candidate.provider} {candidate.precision} does not run the dense tower "
+        f"here: {why}; {asked}; {_has(entry)}"
     )
 
 
 def _has(entry: Entry) -> str:
-    """What the bundle has, for messages."""
-    if not entry.get("form"):
+    """What there is, for messages."""
+    if not _has_engine(entry):
         reason = entry.get("reason")
-        return "the bundle runs the tower on tensorflow" + (f" ({reason})" if reason else "")
-    told = [f"{entry['provider']} {entry['precision']}"]
+        return "there is: tensorflow" + (f" ({reason})" if reason else "")
     targets = providers.plan_targets(entry)
-    if targets:
-        told[0] += f" for {', '.join(targets)}"
+    told = [f"{entry['provider']} {entry['precision']}" + (f" for {', '.join(targets)}" if targets else "")]
     fallback = _fallback(entry)
     if fallback is not None:
         told.append(f"{fallback.provider} {fallback.precision}")
-    return f"the bundle has {', '.join(told)} and tensorflow"
+    return f"there is: {'; '.join([*told, TENSORFLOW])}"
 
 
 def _report(where: str, signature: str, tower: DenseTower) -> None:
