@@ -5,11 +5,14 @@ Options of the provider ``openvino`` (all optional)::
     {"buckets": [32, 256],    # rows for which a static-shape variant is compiled; [] by default
      "users": 1,              # user rows of those variants, where the tower has any
      "dynamic": true,         # a variant for all other sizes; without it rows between buckets are filled up
-     "pad": {"32": 20},       # 20 <= rows < 32 are filled up to the variant of 32 rows and the outputs cut
+     "pad": {"32": 20},       # 20 <= rows < 32 are filled up (zeros) to the variant of 32 rows and the outputs cut
+     "chunk": 256,            # a bucket: larger batches (that are no bucket) start with pieces of so many rows
+     "warm": [1, 32, 256],    # rows that the dynamic variant is run with when it is opened (kernels are compiled then)
      "contexts": 1,           # contexts made (and warmed) when the engine is opened
      "max_contexts": 2}       # runs at one time; more wait. 0 (the default): processors / threads
 
-A call of exactly a bucket's rows (and users) takes its variant; else one that "pad" names; else the dynamic variant.
+A call of exactly a bucket's rows (and users) takes its variant; else it is cut into pieces of "chunk" while it has more
+rows; what is left takes the smallest bucket that holds it, if "pad" says so; else the dynamic variant.
 The files it reads: role "onnx", and optionally "blob:dynamic" and "blob:<rows>" as ``Engine.export`` gives them. A blob
 that does not fit (another model, version, precision or CPU, or damaged) is said in ``describe`` and compiled anew.
 """
@@ -135,7 +138,7 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """ "provider", "version", "isa", "precision" (read back from the engine), "threads", "variants" (a list of
-        {"rows": int | None, "compile_ms", "warm_ms", "from_blob", "note", "contexts"}) and "runs" per variant.
+        {"rows": int | None, "compile_ms", "warm_ms", "from_blob", "note", "contexts", "runs", "padded_runs"}).
         """
         return dict(json.loads(self._open_handle().describe()))
 

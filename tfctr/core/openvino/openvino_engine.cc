@@ -275,40 +275,6 @@ Status OpenVinoEngine::WarmWith(int64_t rows, Context* context) const {
   return RunExactly({views.data(), outputs, output_dims, sizes}, /*check_shapes=*/true, context);
 }
 
-Variant* OpenVinoEngine::VariantFor(const EngineCall& call, int64_t* rows) {
-  int64_t bucket = kDynamic;
-  if (rows_open_ >= 0) {
-    *rows = call.open_sizes[static_cast<size_t>(rows_open_)];
-    const bool users_fit = users_open_ < 0 || call.open_sizes[static_cast<size_t>(users_open_)] == options_.users;
-    bucket = users_fit ? options_.BucketFor(*rows) : options_.dynamic ? kDynamic : -1;
-  }
-  for (const auto& variant : variants_) {
-    if (variant->rows() == bucket) return variant.get();
-  }
-  return nullptr;
-}
-
-Status OpenVinoEngine::RunChecked(const EngineCall& call) {
-  int64_t rows = 0;
-  Variant* variant = VariantFor(call, &rows);
-  if (variant == nullptr) {
-    std::string text = "no variant for " + std::to_string(rows) + " rows";
-    if (users_open_ >= 0) {
-      text += " and " + std::to_string(call.open_sizes[static_cast<size_t>(users_open_)]) + " users";
-    }
-    return Status::Invalid(text + ": options {\"dynamic\": false} leave buckets up to " +
-                           std::to_string(options_.buckets.back()) + " rows");
-  }
-  Lease lease(variant);
-  if (!lease.status().ok()) return lease.status();
-  variant->runs.fetch_add(1, std::memory_order_relaxed);
-  if (variant->rows() == kDynamic || variant->rows() == rows) {
-    return RunExactly(call, variant->rows() == kDynamic, &lease.context());
-  }
-  variant->padded_runs.fetch_add(1, std::memory_order_relaxed);
-  return RunFilledUp(call, rows, variant->rows(), &lease.context());
-}
-
 Result<std::map<std::string, std::string>> OpenVinoEngine::Export() {
   std::map<std::string, std::string> blobs;
   for (const auto& variant : variants_) {

@@ -54,7 +54,9 @@ class OpenVinoEngine : public Engine {
   ov::AnyMap Properties() const;
   BlobIdentity Identity(int64_t rows) const;
   int64_t UsersOf(int64_t rows) const;
-  Variant* VariantFor(const EngineCall& call, int64_t* rows);
+  Variant* VariantOf(int64_t bucket) const;
+  Status RunIn(int64_t bucket, int64_t rows, const EngineCall& call);
+  Status RunPieces(int64_t whole, int64_t rows, const EngineCall& call);
   Status RunExactly(const EngineCall& call, bool check_shapes, Context* context) const;
   Status RunFilledUp(const EngineCall& call, int64_t rows, int64_t bucket, Context* context) const;
 

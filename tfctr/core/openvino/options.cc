@@ -69,6 +69,8 @@ Result<OpenVinoOptions> OpenVinoOptions::Parse(const std::string& text) {
       options.dynamic = value.flag;
     } else if (key == "users") {
       if (!WholeNumber(value, 1, &options.users)) return Wrong(key, "1 or more");
+    } else if (key == "chunk") {
+      if (!WholeNumber(value, 0, &options.chunk)) return Wrong(key, "0 or one of the buckets");
     } else if (key == "contexts") {
       if (!WholeNumber(value, 1, &number) || number > 1024) return Wrong(key, "1 to 1024");
       options.contexts = static_cast<int>(number);
@@ -77,16 +79,25 @@ Result<OpenVinoOptions> OpenVinoOptions::Parse(const std::string& text) {
       options.max_contexts = static_cast<int>(number);
     } else {
       return Status::Invalid("it has no option '" + key +
-                             "' (known: buckets, users, dynamic, pad, warm, contexts, max_contexts)");
+                             "' (known: buckets, chunk, contexts, dynamic, max_contexts, pad, users, warm)");
     }
   }
+  const auto known = [&options](int64_t rows) {
+    return std::binary_search(options.buckets.begin(), options.buckets.end(), rows);
+  };
+  if (options.chunk != 0 && !known(options.chunk)) return Wrong("chunk", "0 or one of the buckets");
   for (const auto& [bucket, least] : options.pad) {
-    if (!std::binary_search(options.buckets.begin(), options.buckets.end(), bucket)) {
+    if (!known(bucket)) {
       return Wrong("pad", "buckets of 'buckets', found " + std::to_string(bucket));
     }
   }
   if (!options.dynamic && options.buckets.empty()) return Wrong("buckets", "at least one where 'dynamic' is false");
   return options;
+}
+
+int64_t OpenVinoOptions::WholePieces(int64_t rows) const {
+  if (chunk == 0 || rows <= chunk || std::binary_search(buckets.begin(), buckets.end(), rows)) return 0;
+  return (rows - 1) / chunk;
 }
 
 int64_t OpenVinoOptions::BucketFor(int64_t rows) const {

@@ -17,6 +17,7 @@ struct OpenVinoOptions {
   std::map<int64_t, int64_t> pad;  // bucket -> the fewest rows that are filled up to it
   std::vector<int64_t> warm;       // rows that the dynamic variant is run with when it is opened
   int64_t users = 1;               // user rows of the static variants
+  int64_t chunk = 0;               // a bucket: larger batches start with pieces of so many rows; 0: never
   bool dynamic = true;
   int contexts = 1;
   int max_contexts = 0;  // 0: processors / threads
@@ -24,7 +25,9 @@ struct OpenVinoOptions {
   // kInvalid naming the option, what came and what was expected.
   static Result<OpenVinoOptions> Parse(const std::string& text);
 
-  // The bucket that a call of `rows` runs in: exactly, or filled up; 0: the dynamic variant. -1: none.
+  // With how many pieces of `chunk` rows a batch starts; what is left runs in BucketFor of its own rows.
+  int64_t WholePieces(int64_t rows) const;
+  // The bucket that `rows` run in: exactly, or filled up; 0: the dynamic variant. -1: none.
   int64_t BucketFor(int64_t rows) const;
 };
 

@@ -1,4 +1,4 @@
-// A call in a context: over the caller's memory, or with its rows filled up to the variant's.
+// Calls: which variant runs them, and how: over the caller's memory, in pieces of it, or with the rows filled up.
 #include <algorithm>
 #include <cstring>
 
@@ -6,6 +6,8 @@
 
 namespace tfctr {
 namespace {
+
+constexpr int64_t kDynamic = 0;
 
 ov::Shape ShapeOf(const int64_t* dims, size_t rank) {
   ov::Shape shape(rank);
@@ -21,7 +23,88 @@ void* NeverNull(const void* data) {
 
 bool FirstIs(const EngineTensor& tensor, int open) { return !tensor.dims.empty() && tensor.dims[0].open == open; }
 
+// Rows [first, first + rows) of a call, over the same memory.
+class Piece {
+ public:
+  Piece(const EngineSpec& spec, int rows_open, int64_t first, int64_t rows, const EngineCall& call)
+      : sizes_(call.open_sizes), outputs_(call.outputs), output_dims_(call.dims) {
+    sizes_[static_cast<size_t>(rows_open)] = rows;
+    const auto offset = [first](const EngineTensor& tensor, const int64_t* dims) {
+      uint64_t bytes = DTypeSize(tensor.dtype) * static_cast<uint64_t>(first);
+      for (size_t d = 1; d < tensor.dims.size(); ++d) bytes *= static_cast<uint64_t>(dims[d]);
+      return bytes;
+    };
+    inputs_.assign(call.inputs, call.inputs + spec.inputs.size());
+    input_dims_.reserve(inputs_.size());
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!FirstIs(spec.inputs[i], rows_open)) continue;
+      InputView& view = inputs_[i];
+      view.data = static_cast<const uint8_t*>(view.data) + offset(spec.inputs[i], view.dims);
+      input_dims_.emplace_back(view.dims, view.dims + view.rank);
+      input_dims_.back()[0] = rows;
+      view.dims = input_dims_.back().data();
+    }
+    for (size_t k = 0; k < outputs_.size(); ++k) {
+      if (!FirstIs(spec.outputs[k], rows_open)) continue;
+      outputs_[k] = static_cast<uint8_t*>(outputs_[k]) + offset(spec.outputs[k], output_dims_[k].data());
+      output_dims_[k][0] = rows;
+    }
+  }
+  EngineCall call() const { return {inputs_.data(), outputs_, output_dims_, sizes_}; }
+
+ private:
+  std::vector<int64_t> sizes_;
+  std::vector<InputView> inputs_;
+  std::vector<std::vector<int64_t>> input_dims_;
+  std::vector<void*> outputs_;
+  std::vector<std::vector<int64_t>> output_dims_;
+};
+
 }  // namespace
+
+Variant* OpenVinoEngine::VariantOf(int64_t bucket) const {
+  for (const auto& variant : variants_) {
+    if (variant->rows() == bucket) return variant.get();
+  }
+  return nullptr;
+}
+
+Status OpenVinoEngine::RunChecked(const EngineCall& call) {
+  if (rows_open_ < 0) return RunIn(kDynamic, 0, call);
+  const int64_t rows = call.open_sizes[static_cast<size_t>(rows_open_)];
+  const bool users_fit = users_open_ < 0 || call.open_sizes[static_cast<size_t>(users_open_)] == options_.users;
+  if (!users_fit) return RunIn(options_.dynamic ? kDynamic : -1, rows, call);
+  const int64_t whole = options_.WholePieces(rows);
+  return whole > 0 ? RunPieces(whole, rows, call) : RunIn(options_.BucketFor(rows), rows, call);
+}
+
+Status OpenVinoEngine::RunPieces(int64_t whole, int64_t rows, const EngineCall& call) {
+  for (int64_t k = 0; k <= whole; ++k) {
+    const int64_t first = k * options_.chunk;
+    const int64_t size = k < whole ? options_.chunk : rows - first;
+    const Piece piece(spec(), rows_open_, first, size, call);
+    TFCTR_RETURN_IF_ERROR(RunIn(options_.BucketFor(size), size, piece.call()));
+  }
+  return Status::Ok();
+}
+
+Status OpenVinoEngine::RunIn(int64_t bucket, int64_t rows, const EngineCall& call) {
+  Variant* variant = VariantOf(bucket);
+  if (variant == nullptr) {
+    std::string text = "no variant for " + std::to_string(rows) + " rows";
+    if (users_open_ >= 0) {
+      text += " and " + std::to_string(call.open_sizes[static_cast<size_t>(users_open_)]) + " users";
+    }
+    return Status::Invalid(text + ": the options {\"dynamic\": false} leave buckets up to " +
+                           std::to_string(options_.buckets.back()) + " rows");
+  }
+  Lease lease(variant);
+  if (!lease.status().ok()) return lease.status();
+  variant->runs.fetch_add(1, std::memory_order_relaxed);
+  if (bucket == kDynamic || bucket == rows) return RunExactly(call, bucket == kDynamic, &lease.context());
+  variant->padded_runs.fetch_add(1, std::memory_order_relaxed);
+  return RunFilledUp(call, rows, bucket, &lease.context());
+}
 
 Status OpenVinoEngine::RunExactly(const EngineCall& call, bool check_shapes, Context* context) const {
   return Guarded([&] {
