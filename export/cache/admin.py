@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from export.cache.entries import Damaged, OtherFormat, hold, read_record, verify
+from export.cache.entries import NOT_DAMAGE, Damaged, OtherFormat, hold, read_record, verify
 from export.cache.eviction import Stored, evict, remove, stored, sweep
 from export.cache.places import DEFAULT_LIMIT_BYTES, OFF, VARIABLE, Places, default_root
 from tfctr.errors import CorruptFileError, UsageError
@@ -164,6 +164,8 @@ def _held(folder: Path) -> Any:
     try:
         handle = hold(folder)
     except OSError as error:
+        if error.errno in NOT_DAMAGE:
+            raise
         raise Damaged(str(error.strerror or error)) from error
     try:
         yield handle is not None

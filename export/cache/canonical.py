@@ -148,9 +148,9 @@ def difference(before: Canonical, after: Canonical) -> str:
         if len(a) != len(b):
             more = (a if len(a) > len(b) else b)[min(len(a), len(b))]
             return f"{what} {more} is {'gone' if len(a) > len(b) else 'new'}"
-    for old, new in zip(before.steps, after.steps, strict=False):
-        if old.text() != new.text():
-            return f"{new.name}: {_step_difference(old, new)}"
+    for one, other in zip(before.steps, after.steps, strict=False):
+        if one.text() != other.text():
+            return f"{other.name}: {_step_difference(one, other)}"
     if len(before.steps) != len(after.steps):
         return f"{len(before.steps)} nodes are now {len(after.steps)}"
     if before.sources != after.sources:

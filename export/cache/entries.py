@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import errno
 import functools
 import hashlib
 import importlib.metadata
@@ -25,6 +26,10 @@ KEY_FILE = "key.json"
 FORMAT = 1
 _HASH = re.compile(r"[0-9a-f]{64}")
 _TOOLS = ("tensorflow", "onnx", "tf2onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt-rtx-cu13", "numpy")
+
+
+# Errors of this process or machine, not of what it reads.
+NOT_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class Damaged(Exception):
@@ -158,12 +163,12 @@ def hold(folder: Path) -> int | None:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What key.json says. Raises Damaged, or OtherFormat."""
+    """What key.json says. Raises Damaged, OtherFormat, or OSError where the machine is at its limits."""
     try:
         with open_regular(folder / KEY_FILE) as file:
             record = json.loads(file.read(), parse_constant=_no_number)
     except OSError as error:
-        raise Damaged(f"{KEY_FILE}: {error.strerror or error}") from error
+        raise _damage(KEY_FILE, error) from error
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{KEY_FILE} is no JSON: {error}") from error
     if not isinstance(record, dict) or not isinstance(record.get("tfctr_cache"), int):
@@ -175,12 +180,17 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
+def _damage(name: str, error: OSError) -> Exception:
+    """What an error at a file of an entry means."""
+    return error if error.errno in NOT_DAMAGE else Damaged(f"{name}: {error.strerror or error}")
+
+
 def _no_number(text: str) -> float:
     raise ValueError(f"{text} is no JSON")
 
 
 def verify(folder: Path, level: str, name: str) -> tuple[dict[str, Any], dict[str, Path]]:
-    """Record and files of the entry ``name``, all bytes read and right. Raises Damaged."""
+    """Record and files of the entry ``name``, all bytes read and right. Raises Damaged, OSError."""
     try:
         record = read_record(folder)
     except OtherFormat as error:  # the format is part of the name, so this is none of its entries
@@ -193,7 +203,7 @@ def verify(folder: Path, level: str, name: str) -> tuple[dict[str, Any], dict[st
         try:
             size, digest = sha256(path)
         except OSError as error:
-            raise Damaged(f"{file['name']}: {error.strerror or error}") from error
+            raise _damage(file["name"], error) from error
         if size != file["bytes"]:
             raise Damaged(f"{file['name']} has {size:,} bytes; {file['bytes']:,} were written")
         if digest != file["sha256"]:

@@ -90,6 +90,9 @@ def evict(places: Places, limit_bytes: int, keep: Sequence[Path] = ()) -> Evicte
     Entries in use stay, here and in other processes, and those of other formats. Raises OSError where nothing can be
     removed.
     """
+    total = sum(size_of(places.level(level)) for level in (*LEVELS, "damaged"))
+    if total <= limit_bytes:  # nothing has to be looked at more closely
+        return Evicted(gone=(), left_bytes=total, in_use=0)
     with _one_evictor(places):
         there = [one for one in stored(places) if not one.foreign]
         total = sum(one.bytes for one in there)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from export.cache.entries import Damaged, Entry, hold, key_hash, read_record, seal, verify
+from export.cache.entries import NOT_DAMAGE, Damaged, Entry, hold, key_hash, read_record, seal, verify
 from export.cache.eviction import evict, sweep
 from export.cache.files import remove_tree, sync_folder, walk
 from export.cache.locks import FileLock
@@ -51,21 +51,30 @@ class Flight:
         return self._places.entry(self._level, self._hash)
 
     def find(self) -> Entry | None:
-        """The entry where it is there and whole."""
+        """The entry where it is there and whole. Raises Unusable."""
         with contextlib.suppress(Damaged):
             return self._take()
         return None
 
     def _take(self) -> Entry | None:
-        """Marks the entry as in use and checks its bytes. None: there is none. Raises Damaged."""
+        """Marks the entry as in use and checks its bytes. None: there is none. Raises Damaged, Unusable."""
         try:
             handle = hold(self._folder)
         except OSError as error:
+            if error.errno in NOT_DAMAGE:
+                raise Unusable(f"can't be read: {reason(error)}") from error
             raise Damaged(reason(error)) from error
         if handle is None:
             return None
         try:
             record, files = verify(self._folder, self._level, self._hash)
+        except OSError as error:
+            os.close(handle)
+            raise Unusable(f"can't be read: {reason(error)}") from error
+        except BaseException:
+            os.close(handle)
+            raise
+        try:
             with contextlib.suppress(OSError):  # a read-only cache keeps no last use, and evicts nothing
                 os.utime(handle)
         except BaseException:

@@ -122,5 +122,5 @@ def _attribute(attribute: onnx.AttributeProto) -> str:
     bare.CopyFrom(attribute)
     bare.name = bare.doc_string = ""
     data = bare.SerializeToString(deterministic=True)
-    text = " ".join(onnx.helper.printable_attribute(attribute).split())
+    text = " ".join(str(onnx.helper.printable_attribute(attribute)).split())
     return f"{text} #{data.hex()}" if len(data) <= 64 else f"{text[:60]}... #{digest_bytes(data)}"

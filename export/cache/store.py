@@ -25,13 +25,18 @@ class Keeper:
     """What stays while a cache is open: marks of use on its entries, and folders of what could not be stored."""
 
     def __init__(self) -> None:
-        self._handles: list[int] = []
+        self._lock = threading.Lock()
+        self._handles: dict[tuple[int, int], int] = {}  # by device and inode
         self._folders: list[Path] = []
         self._process = os.getpid()
         weakref.finalize(self, _drop, self._handles, self._folders, self._process)
 
     def add_handle(self, handle: int) -> None:
-        self._handles.append(handle)
+        """``handle`` is kept; or closed, where the same file is held already."""
+        with self._lock:
+            found = os.fstat(handle)
+            if self._handles.setdefault((found.st_dev, found.st_ino), handle) != handle:
+                os.close(handle)
 
     def add_folder(self, folder: Path) -> None:
         self._folders.append(folder)
@@ -41,10 +46,10 @@ class Keeper:
         _drop(self._handles, self._folders, self._process)
 
 
-def _drop(handles: list[int], folders: list[Path], process: int) -> None:
+def _drop(handles: dict[tuple[int, int], int], folders: list[Path], process: int) -> None:
     while handles:
         with contextlib.suppress(OSError):
-            os.close(handles.pop())
+            os.close(handles.popitem()[1])
     while folders:
         folder = folders.pop()
         if os.getpid() == process:  # a forked child ends without its parent's files
@@ -91,23 +96,27 @@ class CompileCache:
         no part of the key.
         """
         flight = self._flight(level, key, label)
-        if self._readable():
-            found = flight.find()
-            if found is not None:
-                return found
-        if not self._no_writes:
-            try:
+        try:
+            if self._readable():
+                found = flight.find()
+                if found is not None:
+                    return found
+            if not self._no_writes:
                 return flight.build(build)
-            except Stuck as error:
-                self.say(f"{error}; going on without this entry")
-                return flight.build_apart(build, str(error))
-            except Unusable as error:
-                self.stop_writing(str(error))
+        except Stuck as error:
+            self.say(f"{error}; going on without this entry")
+            return flight.build_apart(build, str(error))
+        except Unusable as error:
+            self.stop_writing(str(error))
         return flight.build_apart(build, self._no_writes)
 
     def find(self, level: str, key: Mapping[str, Any]) -> Entry | None:
         """The entry of ``key`` where there is one and it is whole."""
-        return self._flight(level, key, "").find() if self._readable() else None
+        try:
+            return self._flight(level, key, "").find() if self._readable() else None
+        except Unusable as error:
+            self.say(str(error))
+            return None
 
     def reject(self, entry: Entry, why: str) -> None:
         """Sets an entry aside that turned out to be of no use though its bytes are right; the next call builds anew."""

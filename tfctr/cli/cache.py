@@ -100,19 +100,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _no_cache(args: argparse.Namespace) -> int:
     """Nothing has been kept yet: an empty cache."""
-    from export.cache.places import Places, default_root
+    from export.cache.places import OFF, Places, default_root
 
-    root = Places(args.cache_dir or default_root()).root
+    root = Places(args.cache_dir or default_root() or OFF).root
     if args.action == "show":
         from tfctr.errors import UsageError
 
         raise UsageError(f"{root}: there is no compile cache yet, so no entry {args.key!r}")
     if args.json:
-        empty: dict[str, Any] = {
+        empty: dict[str, dict[str, Any]] = {
             "list": {"entries": []},
             "verify": {"entries": 0, "bytes": 0, "damaged": [], "foreign": []},
-        }.get(args.action, {"entries": 0, "bytes": 0, "left": 0, "left_bytes": 0, "in_use": 0, "leftovers": 0})
-        common.print_json({"root": str(root), **empty})
+        }
+        nothing = {"entries": 0, "bytes": 0, "left": 0, "left_bytes": 0, "in_use": 0, "leftovers": 0}
+        common.print_json({"root": str(root), **empty.get(args.action, nothing)})
     else:
         common.results().print(f"{root}: there is no compile cache yet", markup=False, soft_wrap=True)
     return 0

@@ -278,3 +278,31 @@ def test_the_folder_is_removed_meanwhile(tmp_path, early):
         assert len(calls) == 2 and "its folder was removed meanwhile; going on without it" in cache.notes[0]
     with CompileCache(root) as cache:
         assert cache.get_or_build("tower", KEY, Builder()).status == "miss"
+
+
+def test_too_many_open_files(tmp_path):
+    """No entry is taken for damaged because this process may open no further file."""
+    with CompileCache(tmp_path) as cache:
+        for k in range(60):
+            cache.get_or_build("tower", key(k), Builder())
+
+    def limit() -> None:
+        used = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 30, used + 30))
+
+    def act() -> list[object]:
+        with CompileCache(tmp_path, note=lambda line: None) as cache:
+            for _ in range(100):  # one entry is held once
+                assert cache.get_or_build("tower", key(0), no_build).hit
+            statuses = []
+            try:
+                for k in range(60):
+                    statuses.append(cache.get_or_build("tower", key(k), no_build).status)
+            except (AssertionError, OSError):
+                return [statuses, cache.notes]
+        return [statuses, []]
+
+    statuses, notes = in_child(act, limit)
+    assert 10 < len(statuses) < 60 and set(statuses) == {"hit"}
+    assert len(notes) == 1 and "can't be read: Too many open files" in notes[0]
+    assert not (tmp_path / "damaged").exists()
