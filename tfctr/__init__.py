@@ -3,6 +3,7 @@
 `import tfctr` registers the ops a bundle needs, so that `tf.saved_model.load` takes it. The rest comes when first used:
 
   tfctr.convert(...)          SavedModel -> fused bundle
+  tfctr.refresh(...)          bundle + newer export of its model -> bundle with the new weights
   tfctr.bisect(...)           which pass makes a converted model differ
   tfctr.ServingSession(path)  runs a bundle or a SavedModel
   tfctr.passes                write and test your own rewrite rule
@@ -18,14 +19,16 @@ if TYPE_CHECKING:
     from tfctr import passes
     from tfctr.bisecting import bisect
     from tfctr.converting import convert
+    from tfctr.refreshing import refresh
     from tfctr.serving.session import ServingSession
 
-__all__ = ["ServingSession", "__version__", "bisect", "convert", "passes"]
+__all__ = ["ServingSession", "__version__", "bisect", "convert", "passes", "refresh"]
 
 # Name -> (module, attribute), imported on first use: so serving never imports graph_opt.
 _LAZY = {
     "bisect": ("tfctr.bisecting", "bisect"),
     "convert": ("tfctr.converting", "convert"),
+    "refresh": ("tfctr.refreshing", "refresh"),
     "ServingSession": ("tfctr.serving.session", "ServingSession"),
     "passes": ("tfctr.passes", None),
 }

@@ -44,7 +44,7 @@ def convert(
         options = dataclasses.replace(options, dense_passes=(pass_of(dense),))
     options = with_samples(options)
     if options.report_path is not None:
-        _check_report(Path(options.report_path), Path(in_path), Path(out_path))
+        check_report(Path(options.report_path), Path(in_path), Path(out_path))
     report = _convert(in_path, out_path, options, progress, note)
     if options.report_path is not None:
         try:
@@ -87,7 +87,7 @@ def with_samples(options: ConvertOptions) -> ConvertOptions:
     return dataclasses.replace(options, read_samples=lambda info: file(info).inputs, read_sample_columns=columns)
 
 
-def _check_report(report: Path, model: Path, out: Path) -> None:
+def check_report(report: Path, model: Path, out: Path) -> None:
     """UsageError where the report can't be written: said before the work, not after it."""
     if os.path.realpath(report).startswith(os.path.realpath(model) + os.sep):
         raise UsageError(f"{report}: the report would lie inside the model {model}; choose another --report")

@@ -17,6 +17,7 @@ from typing import Any
 from export.cache import CompileCache, engine_key
 from export.dense.built import Built, NotUsable, step, worst_difference
 from export.dense.options import OPENVINO, DenseOptions
+from export.dense.reuse import tuned_before
 from export.dense.spec import engine_tensors
 from export.dense.tower import ONNX_FILE, ExportedTower
 from export.openvino.options import EngineOptions
@@ -109,6 +110,7 @@ class _Compiled:
             "threads": self.options.threads,
             "isa": cpu_isa(),
             "buckets": None if self.options.buckets is None else list(self.options.buckets),
+            "before": tuned_before(self.options, self.exported.tower.signature, self.precision),
         }
 
     def _build(self, folder: Path) -> None:
@@ -117,9 +119,13 @@ class _Compiled:
             onnx_path = Path(scratch) / ONNX_FILE
             onnx_path.write_bytes(self.exported.data)
             tower, threads = self.exported.tower, self.options.threads
-            tuned = tune(tower, onnx_path, self.precision, threads, TUNING_SECONDS)
-            if self.options.buckets is not None:
-                tuned = _with_buckets(tuned, self.options.buckets)
+            before = tuned_before(self.options, tower.signature, self.precision)
+            if before is not None:
+                tuned = Tuned.from_json(before)
+            else:
+                tuned = tune(tower, onnx_path, self.precision, threads, TUNING_SECONDS)
+                if self.options.buckets is not None:
+                    tuned = _with_buckets(tuned, self.options.buckets)
             with _opened(self._spec(tuned, (EngineFile(role="onnx", path=onnx_path),))) as engine:
                 for role, data in engine.export().items():
                     (folder / _blob_name(role)).write_bytes(data)

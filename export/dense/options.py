@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from export.cache.places import DEFAULT_LIMIT_BYTES
 from graph_opt.gate import GateLimits, engine_limits
@@ -50,6 +51,8 @@ class DenseOptions:
     threads: int = 1
     islands: Mapping[str, Mapping[str, str]] | None = None
     buckets: tuple[int, ...] | None = None
+    reuse: Mapping[str, Mapping[str, Any]] | None = None
+    reuse_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
 
     def precision_for(self, provider: str) -> str | None:
         """What ``provider`` would compute in; None where it does not know the precision asked for."""

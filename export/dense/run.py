@@ -148,10 +148,14 @@ def _engine(
     """The tower of one form and what runs it; or why it stays."""
     from export.cut import NO_TOWER
     from export.dense.choose import choose
+    from export.dense.reuse import reused
     from export.dense.tower import exported_tower
     from graph_opt.recognise.facts import Facts
     from graph_opt.view import GraphView
 
+    options = reused(options, form)
+    if options.dense == TENSORFLOW:
+        return _left(form, options, str((options.reuse or {})[form].get("reason") or "as in the bundle before"))
     facts = Facts(GraphView(item.graph_def))
     samples = _once(sampler)
     try:

@@ -20,7 +20,9 @@ from tfctr.core import library
 from tfctr.errors import TfctrError
 from tfctr.version import __version__
 
-COMMANDS = ("convert", "inspect", "verify", "predict", "bench", "bisect", "passes", "export-onnx", "cache", "doctor")
+COMMANDS = (
+    "convert", "refresh", "inspect", "verify", "predict", "bench", "bisect", "passes", "export-onnx", "cache", "doctor",
+)  # fmt: skip
 
 EXIT_CODES = """\
 exit codes:
