@@ -47,7 +47,8 @@ def towers(manifest: Mapping[str, Any]) -> list[DenseWords]:
 def _words(form: str, entry: Mapping[str, Any]) -> DenseWords:
     has_engine = entry.get("form") is not None
     engine = entry.get("engine") or {}
-    name = f"{engine.get('name', entry['provider'])} {engine.get('version', '')}".strip() if has_engine else ""
+    version = str(engine.get("version", "")).partition("-")[0]  # OpenVINO adds its build
+    name = f"{engine.get('name', entry['provider'])} {version}".strip() if has_engine else ""
     rows = (entry.get("versus_tensorflow") or {}).get("rows", ())
     return DenseWords(
         form=form,
