@@ -65,7 +65,9 @@ class CompileCache:
 
     root: None: no cache; everything is built in a temporary folder. It need not exist. limit_bytes: of all entries
     together; those that were not used for longest go first. note: is given each remark once (a line); None: they go to
-    the log ``tfctr.cache``. Entries are in use, and their files stay, until the cache is closed.
+    the log ``tfctr.cache``. label: what all its entries are for (a model's path), before the label of each.
+
+    Entries are in use, and their files stay, until the cache is closed.
     """
 
     def __init__(
@@ -73,16 +75,19 @@ class CompileCache:
         root: Path | str | None,
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
         note: Callable[[str], None] | None = None,
+        *,
+        label: str = "",
     ) -> None:
         if limit_bytes < 0:
             raise UsageError(f"compile cache: a limit of {limit_bytes} bytes; expected 0 or more")
         self.places = Places(root) if root is not None else None
         self.limit_bytes = limit_bytes
+        self.label = label
         self.notes: list[str] = []
         self.keeper = Keeper()
         self._note = note or _LOG.warning
         self._lock, self._opening = threading.Lock(), threading.Lock()
-        self._opened = False
+        self._opened, self._too_small = False, False
         # Why nothing is read, and why nothing is written; "": it is.
         self._no_reads = "" if root is not None else "no compile cache"
         self._no_writes = self._no_reads
@@ -146,8 +151,11 @@ class CompileCache:
             self.say(f"{why}; going on without it")
 
     def over_limit(self, left: int) -> None:
-        """Said where entries in use alone are more than the limit."""
-        self.say(f"{size_text(left)} are in use, which is more than its limit of {size_text(self.limit_bytes)}")
+        """Said once where entries in use alone are more than the limit."""
+        with self._lock:
+            before, self._too_small = self._too_small, True
+        if not before:
+            self.say(f"{size_text(left)} are in use, which is more than its limit of {size_text(self.limit_bytes)}")
 
     def close(self) -> None:
         """Frees the entries: they may be evicted then, and files that could not be stored go."""
@@ -164,7 +172,7 @@ class CompileCache:
     def _flight(self, level: str, key: Mapping[str, Any], label: str) -> Flight:
         if level not in LEVELS:
             raise InternalError(f"compile cache: no level {level!r}; there are {', '.join(LEVELS)}")
-        return Flight(self, level, key, label)
+        return Flight(self, level, key, " ".join(part for part in (self.label, label) if part))
 
     def _readable(self) -> bool:
         if self.places is None:

@@ -88,7 +88,9 @@ def _run(
     outcomes: dict[str, FormOutcome] = {}
     towers: dict[str, ExportedTower] = {}
     choices: dict[str, Choice] = {}
-    with CompileCache(_root(options), options.cache_limit_bytes, notes.append) as cache:
+    with CompileCache(
+        _root(options), options.cache_limit_bytes, notes.append, label=str(item.source_path or "")
+    ) as cache:
         with Sampler(item, convert_options) as sampler:
             for form in forms:
                 if dense_name(form) in item.signatures:

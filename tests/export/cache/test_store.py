@@ -59,6 +59,11 @@ def test_the_label_is_no_part_of_the_key(tmp_path):
     with CompileCache(tmp_path) as cache:
         cache.get_or_build("tower", KEY, Builder(), label="one")
         assert cache.get_or_build("tower", KEY, no_build, label="another").record["label"] == "one"
+    with CompileCache(tmp_path, label="models/ctr") as cache:
+        assert cache.get_or_build("tower", key(2), Builder(), label="serving_default").record["label"] == (
+            "models/ctr serving_default"
+        )
+        assert cache.get_or_build("tower", key(3), Builder()).record["label"] == "models/ctr"
 
 
 @pytest.mark.parametrize(
