@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import enum
+import importlib.machinery
 import json
 import types
 from typing import Any
@@ -65,6 +66,7 @@ def _compute(x, weights, shift):
 def fake_tensorrt(driver: Any, name: str = "tensorrt_rtx", version: str = "1.7.1.116") -> Any:
     """A module. ``calls`` of it lists what was called; ``contexts`` the contexts made."""
     trt = types.ModuleType(name)
+    trt.__spec__ = importlib.machinery.ModuleSpec(name, None)  # as one that is installed
     trt.__version__ = version
     trt.calls, trt.contexts = [], []
     trt.driver = driver

@@ -48,13 +48,9 @@ def machine(monkeypatch):
 def without(monkeypatch, *names):
     """Packages that are not installed."""
     real = importlib.util.find_spec
-
-    def find_spec(name, package=None):
-        if name == "tensorrt_rtx" and name in sys.modules and name not in names:
-            return object()
-        return None if name in names else real(name, package)
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, package=None: None if name in names else real(name, package)
+    )
 
 
 def versions(monkeypatch, known):

@@ -93,6 +93,10 @@ class DenseTower:
             }
         return found
 
+    def close(self) -> None:
+        """Lets go of the engines; the graph's op keeps what it uses."""
+        self.engines = []
+
     def describe(self, requests: Mapping[str, int]) -> dict[str, Any]:
         """See ``ServingSession.describe``."""
         told = [engine.describe() for engine in self.engines]

@@ -247,6 +247,7 @@ class ServingSession:
         """Gives the model's memory back once calls in progress are done. Further calls of close do nothing."""
         self._predictor = None
         self._model = None
+        self._tower.close()
 
     def __enter__(self) -> ServingSession:
         return self

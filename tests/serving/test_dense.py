@@ -1,0 +1,475 @@
+"""Sessions over bundles whose dense tower an engine runs: which form runs, what falls back and how that is said."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfctr
+from tests.serving import dense_bundles as bundles
+from tests.serving.dense_bundles import NAME, request
+from tfctr.cli.main import main
+from tfctr.engines import isa, openvino_library, tensorrt_cuda
+from tfctr.errors import CorruptFileError, InputError, UsageError
+
+ATOL = 1e-5
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return bundles.save(tmp_path_factory.mktemp("dense") / "model")
+
+
+@pytest.fixture(scope="module")
+def bundle(model):
+    """OpenVINO, fp32; a variant of 8 rows; the input ``user`` once per user."""
+    return bundles.convert(model, model.parent / "openvino", "openvino")
+
+
+@pytest.fixture(scope="module")
+def gpu_bundle(model):
+    """TensorRT, fp16, a plan for sm89; OpenVINO as its fallback."""
+    return bundles.convert_for_gpu(model, model.parent / "tensorrt")
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine with a GPU (fakes)."""
+    yield bundles.with_gpu(monkeypatch)
+    tensorrt_cuda.driver.cache_clear()
+    tensorrt_cuda.gpu.cache_clear()
+
+
+@pytest.fixture
+def said(caplog):
+    """Warnings of tfctr so far."""
+    caplog.set_level(logging.WARNING, "tfctr")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "tfctr"]
+
+
+def same(got, want, atol=ATOL):
+    assert got.keys() == want.keys()
+    for name in want:
+        assert got[name].dtype == want[name].dtype
+        np.testing.assert_allclose(got[name], want[name], atol=atol, rtol=ATOL)
+
+
+@pytest.fixture(scope="module")
+def reference(bundle):
+    """The same bundle with its tower on TensorFlow."""
+    with tfctr.ServingSession(bundle, engine="tensorflow") as session:
+        yield session
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 100])
+@pytest.mark.parametrize("users", [None, 1, 3])
+def test_an_engine_gives_tensorflows_numbers(bundle, reference, rows, users):
+    given = request(rows, users if rows else None)
+    if users == 3 and rows:
+        given |= {"user": request(3)["user"], reference.row_to_user: np.arange(rows) % 3}
+        if rows < 3:
+            given["user"] = given["user"][:rows]
+    with tfctr.ServingSession(bundle) as session:
+        same(session.predict(given), reference.predict(given))
+        told = session.describe()
+        assert told["dense"]["calls"] == 1
+        assert told["requests"]["split" if "row_to_user" in given or (users == 1 and rows > 1) else "plain"] == 1
+
+
+def test_what_describe_says(bundle, said):
+    with tfctr.ServingSession(bundle) as session:
+        told = session.describe()
+        assert session.packed
+        assert session.signatures == (NAME,)
+        assert [one.name for one in session.outputs] == ["logit", "score"]
+    dense = told["dense"]
+    assert (dense["asked"], dense["running"], dense["precision"]) == ("openvino", "openvino", "fp32")
+    assert (dense["fallback"], dense["reason"], dense["calls"]) == (False, "", 0)
+    assert dense["isa"] == {"built": isa.cpu_isa(), "here": isa.cpu_isa()}
+    assert dense["engine"]["name"] == "openvino"
+    assert dense["engine"]["version"].startswith("2026.4.1")
+    assert dense["buckets"] == [8]
+    assert len(dense["engines"]) == 2  # the plain form's and the split form's
+    json.dumps(told)
+    assert told["split"]["signature"] == f"{NAME}__split__dense"
+    assert said() == []
+
+
+def test_inputs_that_are_not_packed(bundle, reference, tmp_path):
+    def edit(manifest):
+        info = manifest["signatures"][NAME]
+        for form in (info, info["dense"], info["split"], info["split"]["dense"]):
+            form["packed"] = None
+
+    with tfctr.ServingSession(bundles.edited(bundle, tmp_path / "b", edit)) as session:
+        assert not session.packed
+        for users in (None, 1):
+            same(session.predict(request(9, users)), reference.predict(request(9, users)))
+        assert session.describe()["dense"]["calls"] == 2
+
+
+def test_a_split_form_may_stay_on_tensorflow(bundle, reference, tmp_path):
+    def edit(manifest):
+        manifest["signatures"][NAME]["split"]["dense"] |= {"form": None, "packed": None, "provider": "tensorflow"}
+
+    with tfctr.ServingSession(bundles.edited(bundle, tmp_path / "b", edit)) as session:
+        for users in (None, 1):
+            same(session.predict(request(9, users)), reference.predict(request(9, users)))
+        told = session.describe()
+        assert told["requests"] == {"plain": 1, "split": 1, "repeated": 0}
+        assert told["dense"]["calls"] == 1
+        assert told["split"]["signature"] == f"{NAME}__split"
+
+
+def test_traces_show_the_engine(bundle, reference):
+    def ops(session):
+        _, metadata = session.run_traced(request(9))
+        return {
+            node.timeline_label.split("= ")[-1].split("(")[0]
+            for device in metadata.step_stats.dev_stats
+            for node in device.node_stats
+        }
+
+    with tfctr.ServingSession(bundle) as session:
+        assert "TfctrDenseEngine" in ops(session)
+        assert "MatMul" not in ops(session)
+    assert "MatMul" in ops(reference)
+
+
+def test_engines_are_warm_before_the_first_request(bundle):
+    with tfctr.ServingSession(bundle) as session:
+        (plain, _) = session.describe()["dense"]["engines"]
+        assert all(variant["warm_ms"] > 0 for variant in plain["variants"])
+
+
+def test_threads_are_the_sessions(bundle):
+    with tfctr.ServingSession(bundle, intra_op_threads=2) as two, tfctr.ServingSession(bundle) as one:
+        assert {engine["threads"] for engine in two.describe()["dense"]["engines"]} == {2}
+        assert {engine["threads"] for engine in one.describe()["dense"]["engines"]} == {1}
+        same(two.predict(request(20)), one.predict(request(20)))
+
+
+def test_sessions_share_an_engine_and_outlive_each_other(bundle, reference):
+    first, second = tfctr.ServingSession(bundle), tfctr.ServingSession(bundle)
+    first.predict(request(5))
+    ran = lambda session: sum(v["runs"] for v in session.describe()["dense"]["engines"][0]["variants"])  # noqa: E731
+    assert ran(second) == ran(first) >= 1
+    assert second.describe()["dense"]["calls"] == 0
+    first.close()
+    same(second.predict(request(5)), reference.predict(request(5)))
+    second.close()
+
+
+def test_sixteen_threads(bundle, reference):
+    wants = {rows: reference.predict(request(rows)) for rows in (1, 5, 8, 30)}
+    failed = []
+    with tfctr.ServingSession(bundle) as session:
+
+        def work(number):
+            for k in range(20):
+                rows = (1, 5, 8, 30)[(number + k) % 4]
+                got = session.predict(request(rows))
+                if any(not np.allclose(got[name], wants[rows][name], atol=ATOL) for name in got):
+                    failed.append(rows)
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+        assert session.describe()["dense"]["calls"] == 320
+
+
+def test_close_while_predicting(bundle):
+    session = tfctr.ServingSession(bundle)
+    started, ended, errors = threading.Barrier(5), [], []
+
+    def work():
+        started.wait()
+        try:
+            while True:
+                session.predict(request(40))
+        except UsageError as error:
+            ended.append(str(error))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    session.close()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+    assert len(ended) == 4
+    assert "this ServingSession is closed" in ended[0]
+
+
+def test_bad_requests_name_the_input_and_the_next_one_works(bundle, reference):
+    with tfctr.ServingSession(bundle) as session:
+        bad = request(9)
+        bad["price"] = bad["price"][:, :2]
+        with pytest.raises(InputError, match="price"):
+            session.predict(bad)
+        bad = request(9)
+        bad["price"] = bad["price"][:5]
+        with pytest.raises(InputError):
+            session.predict(bad)
+        same(session.predict(request(9)), reference.predict(request(9)))
+
+
+def test_stock_tensorflow_runs_the_form_with_the_engine(bundle, reference):
+    loaded = tf.saved_model.load(str(bundle))
+    got = loaded.signatures[f"{NAME}__dense"](**{name: tf.constant(value) for name, value in request(9).items()})
+    same({name: value.numpy() for name, value in got.items()}, reference.predict(request(9)))
+
+
+@pytest.mark.parametrize("how", ["package", "library", "version"])
+def test_without_openvino_tensorflow_runs_and_one_line_says_so(bundle, reference, monkeypatch, said, tmp_path, how):
+    if how == "package":
+        bundles.without_package(monkeypatch, "openvino")
+        reason = "the package openvino is not installed"
+    elif how == "library":
+        monkeypatch.setattr(openvino_library, "LIBRARY", tmp_path / "libtfctr_openvino.so")
+        reason = "has no libtfctr_openvino.so"
+    else:
+        monkeypatch.setattr(openvino_library, "installed", lambda: "2025.1.0")
+        reason = "is built against OpenVINO 2026.4.1.*but 2025.1.0 is installed"
+    with tfctr.ServingSession(bundle) as session:
+        for users in (None, 1):
+            same(session.predict(request(9, users)), reference.predict(request(9, users)), atol=0)
+        dense = session.describe()["dense"]
+        assert session.describe()["split"]["signature"] == f"{NAME}__split"
+    assert (dense["asked"], dense["running"], dense["precision"]) == ("openvino", "tensorflow", "fp32")
+    assert (dense["fallback"], dense["engine"], dense["buckets"], dense["calls"]) == (True, None, [], 0)
+    (line,) = said()
+    assert "\n" not in line
+    assert f"signature '{NAME}': the dense tower runs on tensorflow fp32 instead of openvino fp32: openvino: " in line
+    assert line.endswith(dense["reason"])
+    with pytest.raises(UsageError, match=f"openvino fp32 does not run the dense tower here: .*{reason}") as refused:
+        tfctr.ServingSession(bundle, fallback=False)
+    assert "no fallback is allowed; there is: openvino fp32; tensorflow" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ("tensorrt", "no engine 'tensorrt'; there is: openvino fp32; tensorflow"),
+        ("onnxruntime", "engine 'onnxruntime': expected tensorflow, openvino, tensorrt"),
+    ],
+)
+def test_an_engine_that_the_bundle_does_not_have(bundle, engine, message):
+    with pytest.raises(UsageError, match=message):
+        tfctr.ServingSession(bundle, engine=engine)
+
+
+def test_an_engine_that_is_asked_for(bundle, said):
+    with tfctr.ServingSession(bundle, engine="tensorflow") as session:
+        dense = session.describe()["dense"]
+        assert (dense["asked"], dense["running"], dense["fallback"]) == ("tensorflow", "tensorflow", False)
+        assert dense["reason"] == "asked for"
+    with tfctr.ServingSession(bundle, engine="openvino") as session:
+        assert session.describe()["dense"]["running"] == "openvino"
+    assert said() == []
+
+
+def test_an_engine_that_is_asked_for_and_does_not_run_is_an_error(bundle, monkeypatch):
+    bundles.without_package(monkeypatch, "openvino")
+    with pytest.raises(UsageError, match="openvino fp32 does not run the dense tower here: .* it was asked for"):
+        tfctr.ServingSession(bundle, engine="openvino")
+
+
+def test_models_without_an_engine(model):
+    with tfctr.ServingSession(model) as session:
+        dense = session.describe()["dense"]
+        assert (dense["asked"], dense["running"], dense["fallback"], dense["reason"]) == (
+            "tensorflow",
+            "tensorflow",
+            False,
+            "",
+        )
+    with pytest.raises(UsageError, match="no engine 'openvino'; there is: tensorflow"):
+        tfctr.ServingSession(model, engine="openvino")
+    tfctr.ServingSession(model, engine="tensorflow", fallback=False).close()
+
+
+def test_a_bundle_that_stayed_on_tensorflow_says_why(bundle, tmp_path):
+    def edit(manifest):
+        info = manifest["signatures"][NAME]
+        for form in (info, info["split"]):
+            form["dense"] |= {"form": None, "packed": None, "provider": "tensorflow", "reason": "TensorFlow is faster"}
+
+    path = bundles.edited(bundle, tmp_path / "b", edit)
+    with tfctr.ServingSession(path, fallback=False) as session:
+        dense = session.describe()["dense"]
+        assert (dense["running"], dense["fallback"], dense["reason"]) == ("tensorflow", False, "TensorFlow is faster")
+    with pytest.raises(UsageError, match="no engine 'openvino'; there is: tensorflow .TensorFlow is faster."):
+        tfctr.ServingSession(path, engine="openvino")
+
+
+def test_another_cpu_is_told(bundle, monkeypatch, said):
+    built = isa.cpu_isa()
+    monkeypatch.setattr(isa, "cpu_isa", lambda: "avx512")
+    with tfctr.ServingSession(bundle) as session:
+        assert session.describe()["dense"]["isa"] == {"built": built, "here": "avx512"}
+    (line,) = said()
+    assert f"was tuned on a CPU with {built}, this one has avx512; it runs in fp32 as asked" in line
+
+
+def test_bf16_falls_back_where_the_cpu_has_none(bundle, reference, monkeypatch, said, tmp_path):
+    def attributes(node):
+        node.attr["precision"].s = b"bf16"
+
+    def edit(manifest):
+        info = manifest["signatures"][NAME]
+        for form in (info, info["split"]):
+            form["dense"] |= {"precision": "bf16", "fallback": "openvino"}
+
+    monkeypatch.setattr(isa, "supports_bf16", lambda: False)
+    path = bundles.edited(bundles.with_nodes(bundle, tmp_path / "a", attributes), tmp_path / "b", edit)
+    with tfctr.ServingSession(path) as session:
+        dense = session.describe()["dense"]
+        same(session.predict(request(9)), reference.predict(request(9)))
+    assert (dense["asked"], dense["running"], dense["precision"], dense["fallback"]) == (
+        "openvino",
+        "openvino",
+        "fp32",
+        True,
+    )
+    assert {engine["precision"] for engine in dense["engines"]} == {"fp32"}
+    assert "bf16 needs a CPU with avx512_bf16 or amx_bf16" in dense["reason"]
+    assert len(said()) == 1
+    with pytest.raises(UsageError, match="bf16 needs a CPU"):
+        tfctr.ServingSession(path, fallback=False)
+
+
+def test_an_engine_that_does_not_open_falls_back_or_is_an_error(bundle, reference, said, tmp_path):
+    def edit(node):
+        node.attr["roles"].list.s[0] = b"nothing"
+
+    path = bundles.with_nodes(bundle, tmp_path / "b", edit)
+    with tfctr.ServingSession(path) as session:
+        same(session.predict(request(9)), reference.predict(request(9)), atol=0)
+        assert session.describe()["dense"]["fallback"]
+    assert len(said()) == 1
+    assert "onnx" in said()[0]
+    with pytest.raises(UsageError, match="no fallback is allowed"):
+        tfctr.ServingSession(path, fallback=False)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
+def test_damaged_engine_files_are_refused_by_name(bundle, tmp_path, damage):
+    path = tmp_path / "b"
+    shutil.copytree(bundle, path)
+    file = bundles.engine_file(path)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(bytes(data) if damage == "flipped" else bytes(data[:-7]))
+    for engine in (None, "tensorflow"):
+        with pytest.raises(CorruptFileError, match=file.name):
+            tfctr.ServingSession(path, engine=engine)
+
+
+def test_a_manifest_that_names_a_form_that_is_not_there(bundle, tmp_path):
+    def edit(manifest):
+        manifest["signatures"][NAME]["dense"]["form"] = "nothing"
+
+    with pytest.raises(CorruptFileError, match="names the signature 'nothing'"):
+        tfctr.ServingSession(bundles.edited(bundle, tmp_path / "b", edit))
+
+
+def test_a_gpu_bundle_without_a_gpu_runs_its_fallback(gpu_bundle, reference, said):
+    with tfctr.ServingSession(gpu_bundle) as session:
+        for users in (None, 1):
+            same(session.predict(request(9, users)), reference.predict(request(9, users)))
+        dense = session.describe()["dense"]
+    assert (dense["asked"], dense["running"], dense["precision"]) == ("tensorrt", "openvino", "fp32")
+    assert dense["fallback"]
+    assert dense["calls"] == 2
+    (line,) = said()
+    assert "runs on openvino fp32 instead of tensorrt fp16: tensorrt: " in line
+    for refused in ({"fallback": False}, {"engine": "tensorrt"}):
+        with pytest.raises(UsageError, match="there is: tensorrt fp16 for sm89; openvino fp32; tensorflow"):
+            tfctr.ServingSession(gpu_bundle, **refused)
+
+
+def test_with_neither_a_gpu_nor_openvino_both_reasons_are_told(gpu_bundle, reference, monkeypatch, said):
+    bundles.without_package(monkeypatch, "openvino")
+    with tfctr.ServingSession(gpu_bundle) as session:
+        same(session.predict(request(9)), reference.predict(request(9)), atol=0)
+        reason = session.describe()["dense"]["reason"]
+    assert "tensorrt: " in reason
+    assert "openvino: the package openvino is not installed" in reason
+    assert len(said()) == 1
+
+
+def test_a_gpu_bundle_can_be_asked_for_openvino(gpu_bundle, gpu):
+    with tfctr.ServingSession(gpu_bundle, engine="openvino", fallback=False) as session:
+        dense = session.describe()["dense"]
+        assert (dense["asked"], dense["running"], dense["fallback"]) == ("openvino", "openvino", False)
+
+
+def test_a_gpu_bundle_on_a_gpu(gpu_bundle, gpu, reference, said):
+    with tfctr.ServingSession(gpu_bundle, fallback=False) as session:
+        for rows, users in ((1, None), (9, 1), (40, None), (40, None), (2000, None)):
+            same(session.predict(request(rows, users)), reference.predict(request(rows, users)), atol=5e-3)
+        dense = session.describe()["dense"]
+    assert (dense["asked"], dense["running"], dense["precision"]) == ("tensorrt", "tensorrt", "fp16")
+    assert not dense["fallback"]
+    assert dense["calls"] == 5
+    assert [engine["target"] for engine in dense["engines"]] == ["sm89", "sm89"]
+    assert sum(engine["split"] for engine in dense["engines"]) == 1  # 2000 rows, the plan takes 1024
+    assert said() == []
+    assert gpu.driver.live() == {"memory": 0, "streams": 0, "graphs": 0}
+
+
+def test_requests_go_up_and_down_in_one_copy_each(gpu_bundle, gpu):
+    with tfctr.ServingSession(gpu_bundle) as session:
+        session.predict(request(40))
+        gpu.driver.done.clear()
+        session.predict(request(40))
+        assert [what[0] for what in gpu.driver.done] == ["up", "kernels", "down"]
+
+
+def test_an_error_of_the_gpu_comes_with_cudas_text(gpu_bundle, gpu, reference):
+    with tfctr.ServingSession(gpu_bundle) as session:
+        session.predict(request(40))
+        gpu.driver.fail["cuStreamSynchronize"] = 700
+        with pytest.raises(tfctr.errors.TfctrError, match="CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access"):
+            session.predict(request(40))
+        gpu.driver.fail.clear()
+        same(session.predict(request(40)), reference.predict(request(40)), atol=5e-3)
+
+
+def test_another_gpu_falls_back_and_names_the_plans(gpu_bundle, monkeypatch, said):
+    bundles.with_gpu(monkeypatch, (12, 0))
+    with tfctr.ServingSession(gpu_bundle) as session:
+        assert session.describe()["dense"]["running"] == "openvino"
+    assert "no plan for this GPU (Fake GPU, sm120); the bundle has plans for sm89" in said()[0]
+    tensorrt_cuda.driver.cache_clear()
+    tensorrt_cuda.gpu.cache_clear()
+
+
+def test_the_command_line(bundle, gpu_bundle, model, capsys):
+    assert main(["predict", str(bundle), "--rows", "2", "--engine", "tensorflow"]) == 0
+    assert main(["predict", str(gpu_bundle), "--rows", "2", "--no-fallback"]) == 2
+    assert "tensorrt fp16 does not run the dense tower here" in capsys.readouterr().err
+    assert main(["verify", str(model), str(bundle), "--engine", "openvino", "--no-fallback"]) == 0
+    capsys.readouterr()
+    command = ["bench", str(gpu_bundle), "--baseline", str(model), "--batch", "8", "--rounds", "5"]
+    assert main(command) == 0
+    assert "dense tower: openvino fp32 (2026.4.1" in capsys.readouterr().out.replace("\n", " ")
+    assert main([*command, "--json", "--engine", "tensorflow"]) == 0
+    (figure,) = json.loads(capsys.readouterr().out)["batches"]
+    assert figure["dense"]["running"] == "tensorflow"
