@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.engines.fake_cuda import NO_DEVICE, OUT_OF_MEMORY, FakeDriver
+from tests.engines.fake_cuda import ILLEGAL_ADDRESS, NO_DEVICE, OUT_OF_MEMORY, FakeDriver
 from tests.engines.fake_tensorrt import expected, fake_tensorrt, make_plan
 from tfctr.engines import isa, native, openvino_library, providers, tensorrt_cuda
 from tfctr.engines.spec import EngineFile, EngineSpec, EngineTensor
@@ -188,12 +188,24 @@ def test_the_native_library_runs_a_plan_through_python(machine, plan):
 
 def test_errors_name_the_engine_the_provider_and_cudas_text(machine, plan):
     providers.load("tensorrt")
+    x = np.zeros((2, 3), np.float32)
     with native.open_engine(spec(plan)) as engine:
-        machine.driver.fail["cuMemHostAlloc"] = OUT_OF_MEMORY
-        with pytest.raises(TfctrError, match=r"serving_default.*tensorrt.*cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY"):
-            engine.run({"x": np.zeros((2, 3), np.float32)})
+        machine.driver.fail["cuStreamSynchronize"] = ILLEGAL_ADDRESS
+        text = "cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access"
+        with pytest.raises(TfctrError, match=f"serving_default.*tensorrt.*{text}"):
+            engine.run({"x": x})
         machine.driver.fail.clear()
-        engine.run({"x": np.zeros((2, 3), np.float32)})
+        engine.run({"x": x})
+
+
+def test_an_engine_that_does_not_fit_the_gpu_leaves_nothing_behind(machine, plan):
+    providers.load("tensorrt")
+    machine.driver.fail["cuMemHostAlloc"] = OUT_OF_MEMORY
+    with pytest.raises(TfctrError, match="serving_default.*tensorrt.*cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY"):
+        native.open_engine(spec(plan))
+    machine.driver.fail.clear()
+    assert machine.driver.live() == {"memory": 0, "streams": 0, "graphs": 0}
+    native.open_engine(spec(plan)).close()
 
 
 def test_no_plan_for_the_gpu_when_an_engine_is_opened(machine, plan):

@@ -139,12 +139,22 @@ def test_the_smallest_profile_that_holds_a_batch_is_taken():
 
 
 def test_the_set_of_shapes_not_used_for_longest_goes_first():
-    rig = Rig(graph_rows=(64,))  # three sets are kept
-    sizes = [{"x": (n, 3)} for n in (1, 2, 3, 4, 1)]
-    for shapes in sizes:
-        rig.engine.warm_up(shapes)
-    assert len(rig.trt.contexts) == 5
+    rig = Rig(graph_rows=(1,))  # three sets are kept
+    for rows in (1, 2, 3, 4, 1):
+        rig.check(rows)
+    assert [context.shapes["x"][0] for context in rig.trt.contexts] == [1, 2, 3, 4, 1]
     assert rig.driver.live() == {"memory": 6, "streams": 1, "graphs": 3}
+
+
+def test_a_warm_engine_has_all_its_graphs():
+    rig = Rig()
+    rig.engine.warm_up()
+    told = rig.engine.describe()
+    assert (told["recorded"], told["calls"], told["lanes"]) == (3, 0, 1)
+    rig.driver.calls.clear()
+    rig.check(20)
+    assert [call[0] for call in rig.driver.calls] == ["cuCtxSetCurrent", "cuGraphLaunch", "cuStreamSynchronize"]
+    assert len(rig.trt.contexts) == 3
 
 
 def test_calls_at_one_time_share_no_stream_context_or_buffer():

@@ -112,13 +112,17 @@ class TensorRTEngine:
         self.run([_given(array) for array in arrays], [_given(array) for array in outputs])
         return {one.name: array for one, array in zip(self._outputs, outputs, strict=True)}
 
-    def warm_up(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Runs zeros of ``shapes`` once, which records their graph."""
-        with self._lane() as lane:
-            run = lane.run_for(dict(shapes))
-            for array in run.inputs.values():
-                array.fill(0)
-            run.run()
+    def warm_up(self) -> None:
+        """Runs zeros at every size of ``graph_rows`` (at the sizes that the plan was tuned for, where it has no rows),
+        so that contexts, kernels and graphs are there before the first request."""
+        best = self._plan.profiles[0].best
+        for rows in self._graph_rows or (1,):
+            shapes = {name: (rows, *shape[1:]) if name in self._row_inputs else shape for name, shape in best.items()}
+            with self._lane() as lane:
+                run = lane.run_for(shapes)
+                for array in run.inputs.values():
+                    array.fill(0)
+                run.run()
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[Plan]:

@@ -34,10 +34,12 @@ class PlanTensor:
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """Sizes that one set of kernels takes. ranges: input -> (smallest shape, largest shape)."""
+    """Sizes that one set of kernels takes. ranges: input -> (smallest shape, largest shape). best: input -> the shape
+    that the kernels were chosen for."""
 
     number: int
     ranges: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    best: Mapping[str, tuple[int, ...]]
 
     def holds(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether inputs of ``shapes`` are within the ranges."""
@@ -160,11 +162,12 @@ class Plan:
         return tuple(found[trt.TensorIOMode.INPUT]), tuple(found[trt.TensorIOMode.OUTPUT])
 
     def _profile(self, number: int) -> Profile:
-        ranges = {}
+        ranges, best = {}, {}
         for one in self.inputs:
-            least, _, most = self._engine.get_tensor_profile_shape(one.name, number)
+            least, usual, most = self._engine.get_tensor_profile_shape(one.name, number)
             ranges[one.name] = (tuple(least), tuple(most))
-        return Profile(number, ranges)
+            best[one.name] = tuple(usual)
+        return Profile(number, ranges, best)
 
     def _context_arguments(self) -> tuple[Any, ...]:
         """TensorRT-RTX compiles kernels for the sizes at hand, by default while it runs with slower ones; a recorded

@@ -27,7 +27,7 @@ def register() -> None:
 
 
 def open_engine(spec: Mapping[str, Any]) -> TensorRTEngine:
-    """An engine from the plan for this machine's GPU. spec: as ``register_engine_provider`` gives it.
+    """A warm engine from the plan for this machine's GPU. spec: as ``register_engine_provider`` gives it.
 
     Raises UsageError: no library, or no plan for this GPU. Else what ``Plan`` and ``TensorRTEngine`` raise.
     """
@@ -41,7 +41,13 @@ def open_engine(spec: Mapping[str, Any]) -> TensorRTEngine:
     trt = _module(settings.library)
     # The native library puts the engine's label before every message.
     plan = Plan(trt, gpu, Path(path).read_bytes(), label=f"plan for {gpu.target}", built=settings.version)
-    return TensorRTEngine(plan, spec["inputs"], spec["outputs"], settings)
+    engine = TensorRTEngine(plan, spec["inputs"], spec["outputs"], settings)
+    try:
+        engine.warm_up()
+    except BaseException:
+        engine.close()  # what is on the GPU is nobody's otherwise
+        raise
+    return engine
 
 
 def _module(name: str) -> Any:
