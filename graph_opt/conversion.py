@@ -113,7 +113,12 @@ def _prepared(
 
 
 class Conversion:
-    """One conversion; ``run`` does it. A refresh (``graph_opt.renewal``) has other passes and the same checks."""
+    """One conversion; ``run`` does it. A refresh (``graph_opt.renewal``) has other passes and the same checks.
+
+    with_drift: see ``compare_items``.
+    """
+
+    with_drift = True
 
     def __init__(
         self, source: SavedModelSource, out: Path, options: ConvertOptions, progress: Progress, tell: Note
@@ -243,7 +248,9 @@ class Conversion:
         try:
             if wide is not None:
                 finish(wide)
-            found = compare_items(reference, wide or item, described, self.options, restore, self.progress)
+            found = compare_items(
+                reference, wide or item, described, self.options, restore, self.progress, drift=self.with_drift
+            )
         except tf.errors.OpError as error:
             if not self.keep_different:
                 raise

@@ -24,7 +24,7 @@ class OutputParity:
 
     worst: largest |a-b| / (atol + rtol |b|); at most 1 where ``ok``. reason: why it is not. drift: how far the
     unrewritten reference graph moves (largest absolute difference) when TensorFlow's own optimisers run on it: what a
-    user of stock TensorFlow lives with.
+    user of stock TensorFlow lives with; None: not measured.
     """
 
     signature: str
@@ -34,7 +34,7 @@ class OutputParity:
     worst: float = 0.0
     bit_equal: bool = False
     reason: str = ""
-    drift: float = 0.0
+    drift: float | None = 0.0
 
 
 def compare(
@@ -90,3 +90,13 @@ def compare_all(
         compare(signature, name, np.asarray(a), np.asarray(b), atol)
         for name, a, b in zip(names, got, want, strict=True)
     ]
+
+
+def with_drift(found: Sequence[OutputParity], moved: Sequence[Any] | None, want: Sequence[Any]) -> list[OutputParity]:
+    """``found`` with the drift that outputs ``moved`` (of the optimised reference; None: not run) show."""
+    if moved is None:
+        return [dataclasses.replace(p, drift=None) for p in found]
+    drifts = [
+        compare(p.signature, p.output, np.asarray(m), np.asarray(w)) for p, m, w in zip(found, moved, want, strict=True)
+    ]
+    return [dataclasses.replace(p, drift=d.max_abs) for p, d in zip(found, drifts, strict=True)]

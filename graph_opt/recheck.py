@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from graph_opt.item import GraphItem, output_names, output_tensors
+from graph_opt.light_session import LightSession
 from graph_opt.options import ConvertOptions
-from graph_opt.parity import OutputParity, compare_all
+from graph_opt.parity import OutputParity, compare_all, with_drift
 from graph_opt.recheck_users import SplitRuns, compare_split, split_feeds, user_cases
 from graph_opt.sessions import ItemSession, what_happened
 from graph_opt.signature_info import signature_info
@@ -30,10 +30,13 @@ def compare_items(
     options: ConvertOptions,
     restore: str | None,
     progress: Progress,
+    *,
+    drift: bool = True,
 ) -> list[OutputParity]:
     """Compares every output of every optimised signature; of its packed form too, where it has one.
 
-    restore: checkpoint of the mutable state. Fresh sessions for each signature, so that counters start alike.
+    restore: checkpoint of the mutable state. Fresh sessions for each signature, so that counters start alike. drift:
+    also run the reference with TensorFlow's optimisers, to say how far they move its outputs (takes most of the time).
     """
     found: list[OutputParity] = []
     for number, name in enumerate(item.optimise):
@@ -41,15 +44,14 @@ def compare_items(
         inputs = inputs_of(described[name], options, name)
         names = output_names(item, name)
         want = _run_original(reference, name, inputs, restore, options)
-        moved = compare_all(name, names, _run(reference, name, inputs, restore, optimised=True), want)
+        moved = _run(reference, name, inputs, restore, optimised=True) if drift else None
         pairs = [(name, _run(item, name, inputs, restore))]
         if name in item.packed:
             pairs.append((item.packed[name], _run_packed(item, name, described[name], inputs, restore)))
         for form, got in pairs:
-            compared = compare_all(form, names, got, want)
-            found += [dataclasses.replace(p, drift=m.max_abs) for p, m in zip(compared, moved, strict=True)]
+            found += with_drift(compare_all(form, names, got, want), moved, want)
         if name in item.split:
-            found += _compare_split(reference, item, name, described[name], options, restore)
+            found += _compare_split(reference, item, name, described[name], options, restore, drift=drift)
     progress("compare outputs", len(item.optimise), len(item.optimise))
     return found
 
@@ -61,6 +63,8 @@ def _compare_split(
     info: Mapping[str, Any],
     options: ConvertOptions,
     restore: str | None,
+    *,
+    drift: bool = True,
 ) -> list[OutputParity]:
     """The split form (and its packed form) against the reference on repeated rows."""
     form = item.split[name].signature
@@ -73,7 +77,8 @@ def _compare_split(
     runs = SplitRuns(
         output_names(item, name), output_tensors(reference, name), lambda i: _feeds(reference, name, i), forms
     )
-    return compare_split(reference, item, runs, user_cases(info, item.split[name], options, samples), restore)
+    cases = user_cases(info, item.split[name], options, samples)
+    return compare_split(reference, item, runs, cases, restore, drift=drift)
 
 
 def inputs_of(info: Mapping[str, Any], options: ConvertOptions, name: str) -> dict[str, Any]:
@@ -110,7 +115,7 @@ def _run_original(
 def _run(
     item: GraphItem, name: str, inputs: Mapping[str, Any], restore: str | None, *, optimised: bool = False
 ) -> list[Any]:
-    with ItemSession(item, restore=restore, optimised=optimised) as session:
+    with LightSession(item, restore=restore, optimised=optimised) as session:
         return session.run(output_tensors(item, name), _feeds(item, name, inputs))
 
 
@@ -137,7 +142,7 @@ def _run_packed(
     item: GraphItem, name: str, info: Mapping[str, Any], inputs: Mapping[str, Any], restore: str | None
 ) -> list[Any]:
     feeds = packed_feeds(item, name, info, inputs)
-    with ItemSession(item, restore=restore) as session:
+    with LightSession(item, restore=restore) as session:
         return session.run(output_tensors(item, item.packed[name]), feeds)
 
 

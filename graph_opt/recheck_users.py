@@ -10,9 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from graph_opt.item import GraphItem, SplitForm
+from graph_opt.light_session import LightSession
 from graph_opt.options import ConvertOptions
-from graph_opt.parity import OutputParity, compare
-from graph_opt.sessions import ItemSession, what_happened
+from graph_opt.parity import OutputParity, compare, with_drift
+from graph_opt.sessions import what_happened
 from graph_opt.signature_info import signature_info
 from tfctr.bundle.rows import find_users, take_rows
 from tfctr.bundle.sample_inputs import generate
@@ -83,18 +84,26 @@ def _count(row_to_user: Any) -> int:
 
 
 def compare_split(
-    reference: GraphItem, item: GraphItem, runs: SplitRuns, cases: Sequence[UserCase], restore: str | None
+    reference: GraphItem,
+    item: GraphItem,
+    runs: SplitRuns,
+    cases: Sequence[UserCase],
+    restore: str | None,
+    *,
+    drift: bool = True,
 ) -> list[OutputParity]:
     """Every output of every split form on every case: the worst of each output. One session per form, so that mutable
     state moves alike.
     """
-    with ItemSession(reference, restore=restore) as session:
+    with LightSession(reference, restore=restore) as session:
         wants = [session.run(list(runs.tensors), dict(runs.feeds(case.repeated))) for case in cases]
-    with ItemSession(reference, restore=restore, optimised=True) as session:
-        moved = [session.run(list(runs.tensors), dict(runs.feeds(case.repeated))) for case in cases]
+    moved: Sequence[Any] = [None] * len(cases)
+    if drift:
+        with LightSession(reference, restore=restore, optimised=True) as session:
+            moved = [session.run(list(runs.tensors), dict(runs.feeds(case.repeated))) for case in cases]
     found = []
     for signature, tensors, feeds in runs.forms:
-        with ItemSession(item, restore=restore) as session:
+        with LightSession(item, restore=restore) as session:
             by_case = []
             for case, want, drifted in zip(cases, wants, moved, strict=True):
                 got, reason = _run(session, tensors, feeds(case.split), len(runs.names))
@@ -103,7 +112,7 @@ def compare_split(
     return found
 
 
-def _run(session: ItemSession, tensors: Sequence[str], feeds: Mapping[str, Any], count: int) -> tuple[list[Any], str]:
+def _run(session: LightSession, tensors: Sequence[str], feeds: Mapping[str, Any], count: int) -> tuple[list[Any], str]:
     try:
         return session.run(list(tensors), dict(feeds)), ""
     except tf.errors.OpError as error:
@@ -111,14 +120,18 @@ def _run(session: ItemSession, tensors: Sequence[str], feeds: Mapping[str, Any],
 
 
 def _compare(
-    signature: str, names: Sequence[str], got: Sequence[Any], want: Sequence[Any], drifted: Sequence[Any], reason: str
+    signature: str,
+    names: Sequence[str],
+    got: Sequence[Any],
+    want: Sequence[Any],
+    drifted: Sequence[Any] | None,
+    reason: str,
 ) -> list[OutputParity]:
     found = []
-    for name, a, b, c in zip(names, got, want, drifted, strict=True):
+    for name, a, b in zip(names, got, want, strict=True):
         one = compare(signature, name, np.asarray(a), np.asarray(b), SPLIT_ATOL, reordered=True)
-        moved = compare(signature, name, np.asarray(c), np.asarray(b))
-        found.append(dataclasses.replace(one, drift=moved.max_abs, reason=reason or one.reason))
-    return found
+        found.append(dataclasses.replace(one, reason=reason or one.reason))
+    return with_drift(found, drifted, want)
 
 
 def _badness(one: OutputParity) -> tuple[bool, float]:

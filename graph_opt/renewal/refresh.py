@@ -113,6 +113,8 @@ def _with_old(options: ConvertOptions, record: Record) -> ConvertOptions:
 class Refresh(Conversion):
     """One refresh: the checks and the writing are those of a conversion."""
 
+    with_drift = False  # the conversion has measured it
+
     def __init__(self, *arguments: Any, bundle: Bundle, record: Record) -> None:
         super().__init__(*arguments)
         self._bundle = bundle

@@ -9,7 +9,7 @@ from tfctr.cli import common
 from tfctr.cli.convert import progress_bar
 
 HELP = "give a bundle the weights and tables of a newer export of its model"
-DESCRIPTION = """Writes OUT: the bundle BUNDLE again, with the weights, tables and vocabularies of the SavedModel NEW. NEW
+DESCRIPTION = """Writes OUT: the bundle BUNDLE again, with weights, tables and vocabularies of the SavedModel NEW. NEW
 must be the same model, trained on: another structure is refused, and the first node that differs is
 named (exit code 5; `tfctr convert` is the way then).
 
