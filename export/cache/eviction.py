@@ -113,8 +113,8 @@ def remove(places: Places, one: Stored) -> bool:
     can't be removed.
     """
     try:
-        handle = os.open(one.folder / KEY_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:  # nothing that could be in use: without key.json nobody reads an entry
+        handle = _open(one.folder / KEY_FILE)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):  # without key.json nobody uses an entry
         _throw_away(places, one.folder)
         return True
     try:
@@ -125,6 +125,15 @@ def remove(places: Places, one: Stored) -> bool:
         return True
     finally:
         os.close(handle)
+
+
+def _open(path: Path) -> int:
+    """For locking it: where `flock` is made of locks on ranges (NFS), that takes a file open for writing."""
+    flags = os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return os.open(path, os.O_RDWR | flags)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | flags)
 
 
 def _throw_away(places: Places, folder: Path) -> None:

@@ -56,9 +56,22 @@ class _Reader:
         return Node(
             name=node.name or name,
             op=node.op_type,
-            inputs=tuple(self.source(tensor) for tensor in node.input),
+            inputs=tuple(self.source(tensor) for tensor in (*node.input, *_read_inside(node))),
             fields=fields,
         )
+
+
+def _read_inside(node: onnx.NodeProto) -> list[str]:
+    """Tensors that the graphs of an If, Loop or Scan read from around them."""
+    found: list[str] = []
+    for attribute in node.attribute:
+        for graph in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+            made = {one.name for one in (*graph.input, *graph.initializer)}
+            made |= {name for inner in graph.node for name in inner.output}
+            read = [name for inner in graph.node for name in (*inner.input, *_read_inside(inner))]
+            read += [one.name for one in graph.output]
+            found += [name for name in read if name and name not in made]
+    return list(dict.fromkeys(found))
 
 
 def canonical_model(model: onnx.ModelProto) -> Canonical:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import dtypes, tensor_util
 
 from export.cache.canonical import Canonical, Node, canonicalise
@@ -22,19 +21,18 @@ def canonical_tower(tower: Tower) -> Canonical:
     """Without weights in its structure (see ``values.is_weight``); they are hashed beside it."""
     graph = tower.graph_def
     nodes = {node.name: node for node in graph.node}
-    functions = {function.signature.name: function for function in graph.library.function}
 
     def read(name: str) -> Node:
         if name not in nodes:
             raise InternalError(f"the tower of {tower.signature!r} has no node {name!r}")
-        return _node(nodes[name], functions)
+        return _node(nodes[name])
 
     return canonicalise(
         read,
         {_source(one.tensor)[0]: number for number, one in enumerate(tower.inputs)},
         [_source(one.tensor) for one in tower.outputs],
         ([_interface(one) for one in tower.inputs], [_interface(one) for one in tower.outputs]),
-        extra=f"producer {graph.versions.producer}",
+        extra=_extra(graph),
     )
 
 
@@ -49,7 +47,15 @@ def _source(tensor: str) -> tuple[str, int]:
     return name, int(port or 0)
 
 
-def _node(node: node_def_pb2.NodeDef, functions: Mapping[str, Any]) -> Node:
+def _extra(graph: graph_pb2.GraphDef) -> str:
+    """The version that wrote the graph (it decides defaults), and functions, which are what they do and their names:
+    another name is another key, never a wrong one.
+    """
+    bodies = sorted(one.SerializeToString(deterministic=True) for one in graph.library.function)
+    return f"producer {graph.versions.producer}" + (f" functions {digest_bytes(b''.join(bodies))}" if bodies else "")
+
+
+def _node(node: node_def_pb2.NodeDef) -> Node:
     fields = {}
     weight, weight_bytes = "", 0
     for name, value in node.attr.items():
@@ -59,10 +65,6 @@ def _node(node: node_def_pb2.NodeDef, functions: Mapping[str, Any]) -> Node:
             fields["value"], weight, weight_bytes = _constant(value.tensor)
             continue
         fields[f"attribute {name}"] = _attribute(value)
-        # A function is what it does, and its name: another name is another key, never a wrong one.
-        if value.HasField("func") and value.func.name in functions:
-            body = functions[value.func.name].SerializeToString(deterministic=True)
-            fields[f"function {name}"] = digest_bytes(body)
     return Node(
         name=node.name,
         op=node.op,
