@@ -122,7 +122,7 @@ def _variants(bench: Bench, seconds: float) -> tuple[EngineOptions, dict[str, An
 
 def _note(options: EngineOptions, times: Times) -> str:
     if not options.buckets:
-        return f"one dynamic variant: no static one gains {LEAST_GAIN - 1:.0%}"
+        return f"one dynamic variant: no static one gains {LEAST_GAIN - 1:.1%}"
     return f"static variants of {', '.join(map(str, options.buckets))} rows: {gain(times, options):.2f}x on the whole"
 
 
