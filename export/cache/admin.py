@@ -44,6 +44,8 @@ def open_cache(path: str | Path | None) -> Places | None:
     Raises UsageError: the default is switched off, or what lies there is no cache.
     """
     root = path if path is not None else default_root()
+    if root is not None and not str(root):
+        raise UsageError("--cache-dir is empty; a folder is expected")
     if root is None or str(root) == OFF:
         why = _why_none() if root is None else f"it is {OFF!r}"
         raise UsageError(f"there is no compile cache: {why}; --cache-dir names one")

@@ -24,6 +24,8 @@ from tfctr.version import __version__
 KEY_FILE = "key.json"
 # Raised with every change of what an entry is. Entries of other formats are left alone.
 FORMAT = 1
+# An entry can come or go while it is looked for; this often it does not.
+_ATTEMPTS = 100
 _HASH = re.compile(r"[0-9a-f]{64}")
 _TOOLS = ("tensorflow", "onnx", "tf2onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt-rtx-cu13", "numpy")
 
@@ -141,7 +143,7 @@ def _checksum(record: Mapping[str, Any]) -> str:
 
 def hold(folder: Path) -> int | None:
     """Marks the entry as in use and returns the handle that does; None where there is none. Raises Damaged, OSError."""
-    while True:
+    for _ in range(_ATTEMPTS):
         try:
             handle = os.open(folder / KEY_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
@@ -160,6 +162,7 @@ def hold(folder: Path) -> int | None:
             os.close(handle)
             raise
         os.close(handle)  # it was evicted while we opened it
+    raise Damaged(f"{KEY_FILE} can't be opened")
 
 
 def read_record(folder: Path) -> dict[str, Any]:

@@ -137,6 +137,7 @@ class CompileCache:
     def say(self, text: str) -> None:
         """Passes a remark on, once."""
         line = f"compile cache{f' {self.places.root}' if self.places else ''}: {text}"
+        line = line.encode("utf-8", "replace").decode()  # names of files that are no text
         with self._lock:
             if line in self.notes:
                 return

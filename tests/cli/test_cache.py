@@ -251,3 +251,19 @@ def test_labels_can_be_anything(root, capsys):
     (line,) = [line for line in told(capsys, "list").splitlines() if " tower " in line]
     assert "a?b?[31m [/] \u00e9" in line
     assert "a?b?[31m [/] \u00e9" in told(capsys, "show", data(capsys, "list")["entries"][0]["key"])
+
+
+def test_folders_can_be_called_anything(tmp_path, capsys):
+    """Not even text: nothing that prints it fails."""
+    root = tmp_path / os.fsdecode(b"[bold] \xff\n caf\xc3\xa9")
+    with CompileCache(root, note=lambda line: None) as cache:
+        entry = cache.get_or_build("tower", numbered(1), Builder())
+        (entry.folder / "tower.onnx").write_bytes(b"")
+        cache.get_or_build("tower", numbered(1), Builder())
+        assert "[bold] ?" in cache.notes[0]
+    where = ["--cache-dir", str(root)]
+    assert "[bold] ?? caf\u00e9: 2 entries" in told(capsys, "list", *where)
+    for argv in (["show", entry.key[:8]], ["verify"], ["prune"], ["clear"]):
+        told(capsys, *argv, *where)
+    assert data(capsys, "list", *where)["entries"] == []
+    assert "--cache-dir is empty" in refused(capsys, "list", "--cache-dir", "")

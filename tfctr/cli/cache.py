@@ -115,7 +115,7 @@ def _no_cache(args: argparse.Namespace) -> int:
         nothing = {"entries": 0, "bytes": 0, "left": 0, "left_bytes": 0, "in_use": 0, "leftovers": 0}
         common.print_json({"root": str(root), **empty.get(args.action, nothing)})
     else:
-        common.results().print(f"{root}: there is no compile cache yet", markup=False, soft_wrap=True)
+        common.results().print(f"{_line(str(root))}: there is no compile cache yet", markup=False, soft_wrap=True)
     return 0
 
 
@@ -130,7 +130,7 @@ def _list(args: argparse.Namespace, places: Places) -> int:
     console = common.results()
     total = size_text(sum(one.bytes for one in found))
     noun = "entry" if len(found) == 1 else "entries"
-    console.print(f"{places.root}: {len(found)} {noun}, {total}", markup=False, soft_wrap=True)
+    console.print(f"{_line(str(places.root))}: {len(found)} {noun}, {total}", markup=False, soft_wrap=True)
     if not found:
         return 0
     table = common.table(
@@ -218,14 +218,15 @@ def _verify(args: argparse.Namespace, places: Places) -> int:
         return CorruptFileError.exit_code if found.damaged else 0
     console = common.results()
     for folder, why in found.damaged:
-        console.print(f"damaged: {folder}: {why}", markup=False, soft_wrap=True)
+        console.print(f"damaged: {_line(folder)}: {_line(why)}", markup=False, soft_wrap=True)
     for folder in found.foreign:
-        console.print(f"not checked: {folder}: another version's", markup=False, soft_wrap=True)
+        console.print(f"not checked: {_line(folder)}: another version's", markup=False, soft_wrap=True)
     noun = "entry is" if found.entries == 1 else "entries are"
     console.print(f"{found.entries} {noun} whole, {size_text(found.bytes)}")
     if found.damaged:
         raise CorruptFileError(
-            f"{places.root}: {len(found.damaged)} damaged; each is set aside and built anew when it is next asked for"
+            f"{_line(str(places.root))}: {len(found.damaged)} damaged; "
+            "each is set aside and built anew when it is next asked for"
         )
     return 0
 
@@ -251,7 +252,7 @@ def _print_removed(args: argparse.Namespace, places: Places, removed: Removed) -
     console = common.results()
     noun = "entry" if removed.entries == 1 else "entries"
     console.print(
-        f"{places.root}: {removed.entries} {noun} removed, {size_text(removed.bytes)}; "
+        f"{_line(str(places.root))}: {removed.entries} {noun} removed, {size_text(removed.bytes)}; "
         f"{removed.left} left, {size_text(removed.left_bytes)}",
         markup=False,
         soft_wrap=True,

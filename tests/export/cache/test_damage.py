@@ -130,6 +130,15 @@ def test_a_folder_or_pipe_instead_of_a_file(tmp_path, entry):
         assert cache.get_or_build("tower", KEY, Builder(FILES)).status == "miss"
 
 
+def test_a_link_to_nothing(tmp_path, entry):
+    """It is there and can't be opened: nobody waits for it for ever."""
+    (entry.folder / "key.json").unlink()
+    (entry.folder / "key.json").symlink_to("nothing")
+    with CompileCache(tmp_path, note=lambda line: None) as cache:
+        assert cache.get_or_build("tower", KEY, Builder(FILES)).status == "miss"
+        assert "is damaged: key.json can't be opened" in cache.notes[0]
+
+
 def test_a_file_instead_of_the_folder(tmp_path, entry):
     shutil.rmtree(entry.folder)
     entry.folder.write_text("x")
