@@ -28,98 +28,102 @@ def dense_name(form: str) -> str:
     return form + SUFFIX
 
 
-def add_dense_form(item: GraphItem, tower: Tower, spec: EngineSpec, files: Sequence[int], device: str = "") -> str:
-    """Adds the engine's node, copies of what reads it, and the signature. Returns the node's name.
+class DenseWriter:
+    """Writes the form of one tower. device: of the engine's node; "": none is set. The graph is not changed before
+    ``write``.
 
-    files: index in ``item.files`` of each of ``spec.files``. device: of the node; "": none is set. Raises CannotExport
-    where the tower's nodes can't be one node (something outside waits for one of them, and another waits for that).
+    Raises CannotExport where the tower's nodes can't be one node: something outside waits for one of them, and another
+    waits for that.
     """
-    return _Writer(item, tower, device).run(spec, files)
 
+    def __init__(self, item: GraphItem, tower: Tower, device: str = "") -> None:
+        self._item, self._tower, self._device = item, tower, device
+        view = GraphView(item.graph_def)
+        self._inner = _inner(view, tower)
+        self._waits = _waits(view, tower, self._inner)
+        self._readers = _readers(view, item, tower, self._inner)
+        self._prefix = _scope(view, tower.signature)
+        self._tensors: dict[str, str] = {}
 
-class _Writer:
-    def __init__(self, item: GraphItem, tower: Tower, device: str) -> None:
-        self.item, self.tower, self.device = item, tower, device
-        self.view = GraphView(item.graph_def)
-        self.prefix = _scope(self.view, tower.signature)
-        self.needed = self.view.ancestors(item.fetches(tower.signature))
-        self.inner = self._inner()
-        self.tensors: dict[str, str] = {}
-        self.copied: set[str] = set()
+    def write(self, spec: EngineSpec, files: Sequence[int]) -> str:
+        """Adds the engine's node, copies of what reads it, and the signature. Returns the node's name.
 
-    def run(self, spec: EngineSpec, files: Sequence[int]) -> str:
-        waits = self._waits()
-        store = store_node(self.item, self.view)
-        inputs = [short(canonical(one.source)) for one in self.tower.inputs]
-        node = engine_node(f"{self.prefix}engine", store, inputs, spec, files)
-        node.input.extend("^" + name for name in waits)
-        node.device = self.device
-        made = self.view.add(node).name
-        self.tensors = {one.source: f"{made}:{k}" for k, one in enumerate(self.tower.outputs)}
-        self._copy_readers(made)
+        files: index in ``item.files`` of each of ``spec.files``.
+        """
+        view = GraphView(self._item.graph_def)
+        inputs = [short(canonical(one.source)) for one in self._tower.inputs]
+        node = engine_node(f"{self._prefix}engine", store_node(self._item, view), inputs, spec, files)
+        node.input.extend("^" + name for name in self._waits)
+        node.device = self._device
+        engine = view.add(node).name
+        self._tensors = {one.source: f"{engine}:{k}" for k, one in enumerate(self._tower.outputs)}
+        for name in self._readers:
+            self._copy(view, name, engine)
         self._add_signature()
-        return made
+        return engine
 
-    def _inner(self) -> set[str]:
-        """Nodes of the tower that depend on its inputs: the others are constants, which anything may read."""
-        reached = {node_of(one.source) for one in self.tower.inputs}
-        found: set[str] = set()
-        for node in self.view.topological():
-            if node.name in self.tower.nodes and any(node_of(i) in reached for i in node.input if not is_control(i)):
-                reached.add(node.name)
-                found.add(node.name)
-        return found | {node_of(one.source) for one in self.tower.outputs}
+    def _copy(self, view: GraphView, name: str, engine: str) -> None:
+        copy = node_def_pb2.NodeDef()
+        copy.CopyFrom(view.node(name))
+        copy.name = self._prefix + name
+        del copy.input[:]
+        renamed = [self._renamed(i, engine) for i in view.node(name).input]
+        waits = dict.fromkeys(i for i in renamed if is_control(i))  # several nodes of the tower are one now
+        copy.input.extend([*(i for i in renamed if not is_control(i)), *waits])
+        view.add(copy)
 
-    def _waits(self) -> list[str]:
-        """Nodes outside that nodes of the tower wait for."""
-        names = {n for name in self.inner for n in self.view.control_inputs(name) if n not in self.tower.nodes}
-        behind = {n for n in self.view.ancestors(names) if n in self.inner}
-        if behind:
-            raise CannotExport(f"its nodes can't be one: something that waits for {min(behind)} is waited for in turn")
-        return sorted(names)
-
-    def _copy_readers(self, engine: str) -> None:
-        """Everything between the tower's outputs and the form's, once more."""
-        copied: set[str] = set()
-        for node in self.view.topological():
-            if node.name not in self.needed or node.name in self.inner:
-                continue
-            if not any(node_of(i) in copied or node_of(i) in self.inner for i in node.input):
-                continue
-            copied.add(node.name)
-            copy = node_def_pb2.NodeDef()
-            copy.CopyFrom(node)
-            copy.name = self.prefix + node.name
-            del copy.input[:]
-            renamed = [self._renamed(i, copied, engine) for i in node.input]
-            waits = dict.fromkeys(i for i in renamed if is_control(i))  # several nodes of the tower are one now
-            copy.input.extend([*(i for i in renamed if not is_control(i)), *waits])
-            self.view.add(copy)
-        self.copied = copied
-
-    def _renamed(self, tensor: str, copied: set[str], engine: str) -> str:
+    def _renamed(self, tensor: str, engine: str) -> str:
         name = node_of(tensor)
         if is_control(tensor):
-            return f"^{engine}" if name in self.inner else f"^{self.prefix}{name}" if name in copied else tensor
-        if canonical(tensor) in self.tensors:
-            return short(self.tensors[canonical(tensor)])
-        if name in self.inner:
-            raise CannotExport(f"{tensor}, which is read outside, is no output of the tower")
-        return self.prefix + tensor if name in copied else tensor
+            copied = f"^{self._prefix}{name}" if name in self._readers else tensor
+            return f"^{engine}" if name in self._inner else copied
+        if canonical(tensor) in self._tensors:
+            return short(self._tensors[canonical(tensor)])
+        return self._prefix + tensor if name in self._readers else tensor
 
     def _add_signature(self) -> None:
-        plain = self.item.signatures[self.tower.signature]
         made = meta_graph_pb2.SignatureDef()
-        made.CopyFrom(plain)
+        made.CopyFrom(self._item.signatures[self._tower.signature])
         for info in made.outputs.values():
-            rename_info(info, self._output)
-        self.item.signatures[dense_name(self.tower.signature)] = made
+            rename_info(info, lambda tensor: canonical(self._renamed(canonical(tensor), "")))
+        self._item.signatures[dense_name(self._tower.signature)] = made
 
-    def _output(self, tensor: str) -> str:
-        tensor = canonical(tensor)
-        if tensor in self.tensors:
-            return canonical(self.tensors[tensor])
-        return canonical(self.prefix + tensor) if node_of(tensor) in self.copied else tensor
+
+def _inner(view: GraphView, tower: Tower) -> set[str]:
+    """Nodes of the tower that depend on its inputs: the others are constants, which anything may read."""
+    reached = {node_of(one.source) for one in tower.inputs}
+    found: set[str] = set()
+    for node in view.topological():
+        if node.name in tower.nodes and any(node_of(i) in reached for i in node.input if not is_control(i)):
+            reached.add(node.name)
+            found.add(node.name)
+    return found | {node_of(one.source) for one in tower.outputs}
+
+
+def _waits(view: GraphView, tower: Tower, inner: set[str]) -> list[str]:
+    """Nodes outside that nodes of the tower wait for."""
+    names = {n for name in tower.nodes for n in view.control_inputs(name) if n not in tower.nodes}
+    behind = {n for n in view.ancestors(names) if n in inner}
+    if behind:
+        raise CannotExport(f"its nodes can't be one: something that waits for {min(behind)} is waited for in turn")
+    return sorted(names)
+
+
+def _readers(view: GraphView, item: GraphItem, tower: Tower, inner: set[str]) -> dict[str, None]:
+    """Everything between the tower's outputs and the form's, producers first."""
+    needed = view.ancestors(item.fetches(tower.signature))
+    outputs = {canonical(one.source) for one in tower.outputs}
+    found: dict[str, None] = {}
+    for node in view.topological():
+        if node.name not in needed or node.name in inner or node.name in tower.nodes:
+            continue
+        if not any(node_of(i) in found or node_of(i) in inner for i in node.input):
+            continue
+        found[node.name] = None
+        hidden = [t for t in view.inputs(node) if node_of(t) in inner and t not in outputs]
+        if hidden:
+            raise CannotExport(f"{hidden[0]}, which is read outside, is no output of the tower")
+    return found
 
 
 def _scope(view: GraphView, form: str) -> str:

@@ -244,11 +244,12 @@ def _write_form(
     options: DenseOptions,
 ) -> tuple[str, str, Sequence[Mapping[str, Any]]]:
     """(signature, engine's node, entries of its files)."""
-    from export.dense.rewrite import add_dense_form, dense_name
+    from export.dense.rewrite import DenseWriter, dense_name
     from tfctr.engines.spec import EngineFile, EngineSpec
 
     built = choice.built
     assert built is not None
+    writer = DenseWriter(item, exported.tower, convert_options.device_map.get("sparse", ""))
     indices = [files.add(exported.data, name, data) for _, name, data in built.files]
     paths = [item.files[index].path for index in indices]
     spec = EngineSpec(
@@ -261,7 +262,7 @@ def _write_form(
         threads=options.threads,
         label=exported.tower.signature,
     )
-    node = add_dense_form(item, exported.tower, spec, indices, convert_options.device_map.get("sparse", ""))
+    node = writer.write(spec, indices)
     entries = [
         {"role": role, "file": path.name if path else "", "index": index, "bytes": len(data)}
         for (role, _, data), index, path in zip(built.files, indices, paths, strict=True)

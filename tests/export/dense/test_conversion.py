@@ -191,7 +191,7 @@ def test_a_pass_that_fails_leaves_no_file(
     def broken(*_: object, **__: object) -> str:
         raise RuntimeError("no more")
 
-    monkeypatch.setattr("export.dense.rewrite.add_dense_form", broken)
+    monkeypatch.setattr("export.dense.rewrite.DenseWriter.write", broken)
     manifest = convert(ranker, dense="openvino")
     assert ran(manifest)["status"] == "failed" and "RuntimeError: no more" in ran(manifest)["error"]
     assert dense(manifest) is None
