@@ -6,7 +6,7 @@ PYTEST := $(PY) -m pytest
 PYTEST_ARGS ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-long check check-native lint bazel format bench clean
+.PHONY: help setup build demo test test-gpu test-long check check-native lint bazel format bench clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -22,6 +22,9 @@ demo: build  ## Train a Wide & Deep, convert it, compare and benchmark; DATA=DIR
 
 test: build  ## All tests but the long ones (ARGS=... goes to pytest)
 	@$(PYTEST) $(PYTEST_ARGS) -m "not long" $(ARGS)
+
+test-gpu: build  ## What needs a GPU (skips by name what the machine lacks; CUDA_VISIBLE_DEVICES chooses the GPU)
+	@CUDA_VISIBLE_DEVICES=$${CUDA_VISIBLE_DEVICES-0} $(PYTEST) -rs tests/gpu $(ARGS)
 
 test-long: build  ## The long tests too
 	@$(PYTEST) $(PYTEST_ARGS) $(ARGS)

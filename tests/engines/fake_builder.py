@@ -14,7 +14,7 @@ import onnx
 
 from tests.engines.fake_tensorrt import fake_tensorrt
 
-_TYPES = {onnx.TensorProto.FLOAT: "FLOAT", onnx.TensorProto.INT64: "INT64"}
+_TYPES = {onnx.TensorProto.FLOAT: "FLOAT", onnx.TensorProto.INT64: "INT64", onnx.TensorProto.BOOL: "BOOL"}
 
 
 def fake_library(driver: Any, version: str = "1.7.1.116") -> Any:
@@ -37,8 +37,13 @@ class _Config:
     def __init__(self):
         self.profiles = []
 
+        self.refittable = False
+
     def set_compute_capability(self, target, index):
         self.target = target
+
+    def set_flag(self, flag):
+        self.refittable = flag == "refit"
 
     def add_optimization_profile(self, profile):
         self.profiles.append(profile.shapes)
@@ -76,9 +81,17 @@ class _Builder:
             "inputs": inputs,
             "outputs": {value.name: _tensor(value) for value in graph.output},
             "profiles": profiles,
+            "refittable": config.refittable,
+            "weights": _weights(graph),
             "onnx": base64.b64encode(network.model.SerializeToString()).decode(),
         }
         return json.dumps(plan).encode()
+
+
+def _weights(graph):
+    """Kernels and biases, flat, by name; shapes and axes are not exchanged."""
+    arrays = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+    return {name: a.reshape(-1).tolist() for name, a in arrays.items() if a.dtype.kind == "f" and a.ndim}
 
 
 def _tensor(value):

@@ -22,6 +22,7 @@ class DataType(enum.Enum):
     FLOAT = "float32"
     HALF = "float16"
     INT64 = "int64"
+    BOOL = "bool"
     BF16 = "none"
 
 
@@ -140,11 +141,22 @@ class _Engine:
     def session(self):
         """Runs the plan's ONNX model."""
         if self._session is None:
+            import onnx
             import onnxruntime
 
-            model = base64.b64decode(self.plan["onnx"])
-            self._session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+            model = onnx.load_from_string(base64.b64decode(self.plan["onnx"]))
+            for one in model.graph.initializer:
+                if one.name in self.plan["weights"]:
+                    like = onnx.numpy_helper.to_array(one)
+                    new = np.array(self.plan["weights"][one.name], like.dtype).reshape(like.shape)
+                    one.CopyFrom(onnx.numpy_helper.from_array(new, one.name))
+            data = model.SerializeToString()
+            self._session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
         return self._session
+
+    def forget_session(self):
+        """The weights are others now."""
+        self._session = None
 
     def get_tensor_name(self, number):
         return list(self.tensors)[number]
@@ -275,4 +287,5 @@ class _Refitter:
             weights[name] = value.reshape(shape).tolist()
         for name in self.engine.plan.get("loses", ()):
             weights.pop(name)
+        self.engine.forget_session()
         return True
