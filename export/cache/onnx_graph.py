@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -124,7 +126,7 @@ def _constant(name: str, tensor: onnx.TensorProto, *, structural: bool) -> Node:
         return Node(name=name, op="Const", fields={"value": value_text(numpy_helper.to_array(tensor))})
     raw = tensor.raw_data
     digest = digest_bytes(raw) if raw else array_digest(numpy_helper.to_array(tensor))
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     kind = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
     return Node(name=name, op="Const", fields={"value": f"weight {kind}{shape}"}, weight=digest, weight_bytes=size)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import numpy as np
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 from tensorflow.python.framework import dtypes, tensor_util
 
 from export.cache.canonical import Canonical, Node, canonicalise
@@ -64,7 +66,7 @@ def _node(node: node_def_pb2.NodeDef) -> Node:
         if name == "value" and node.op == "Const":
             fields["value"], weight, weight_bytes = _constant(value.tensor)
             continue
-        fields[f"attribute {name}"] = _attribute(value)
+        fields[f"attribute {name}"] = _attribute(value.SerializeToString(deterministic=True))
     return Node(
         name=node.name,
         op=node.op,
@@ -76,10 +78,10 @@ def _node(node: node_def_pb2.NodeDef) -> Node:
     )
 
 
-def _attribute(value: Any) -> str:
-    """Short ones as they are: they stand in messages."""
-    data = value.SerializeToString(deterministic=True)
-    text = " ".join(str(value).split())
+@functools.lru_cache(maxsize=4096)
+def _attribute(data: bytes) -> str:
+    """Short ones as they are: they stand in messages. Most attributes of a graph are one of a few dtypes."""
+    text = " ".join(str(attr_value_pb2.AttrValue.FromString(data)).split())
     return f"{text} #{data.hex()}" if len(data) <= 64 else f"{text[:60]}... #{digest_bytes(data)}"
 
 
@@ -89,7 +91,7 @@ def _constant(tensor: Any) -> tuple[str, str, int]:
     dtype = np.dtype(dtypes.as_dtype(tensor.dtype).as_numpy_dtype)
     if not is_weight(dtype, len(shape)):
         return value_text(np.asarray(tensor_util.MakeNdarray(tensor))), "", 0
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
     whole = len(tensor.tensor_content) == count * dtype.itemsize
     digest = digest_bytes(tensor.tensor_content) if whole else array_digest(tensor_util.MakeNdarray(tensor))
     return f"weight {dtype.name}{shape}", digest, count * dtype.itemsize

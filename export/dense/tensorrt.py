@@ -160,6 +160,7 @@ def _plans(
     model = onnx.load_from_string(half.data)
     options = BuildOptions(profiles=(Profile({**batch_profile().sizes, **_other_sizes(model, samples)}),))
     plans, failed, seconds, keys, seen = {}, [], {}, [], set()
+    key = engine_key(model, {})  # reads all weights: once for all targets
     for target in targets:
         made = recipe(library, target, options) | {"precision": half.precision, "islands": _names(half.islands)}
 
@@ -168,7 +169,7 @@ def _plans(
             (folder / "plan").write_bytes(built[target])
 
         try:
-            entry = cache.get_or_build("engine", engine_key(model, made), write, label=f"tensorrt {target}")
+            entry = cache.get_or_build("engine", key | {"recipe": made}, write, label=f"tensorrt {target}")
         except BuildError as error:
             failed.append(f"{target}: {error}")
             continue
