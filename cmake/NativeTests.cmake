@@ -1,5 +1,6 @@
-# Every tfctr/core/*/*_test.cc becomes one executable over the TensorFlow-free sources (storage/, lookup/, engines/), run by
-# ctest. Included by CMakeLists.txt when TFCTR_NATIVE_TESTS is on; `make check-native` does it under ASan and UBSan.
+# Every tfctr/core/*/*_test.cc becomes one executable over the TensorFlow-free sources (storage/, lookup/, engines/, and
+# what of openvino/ needs no OpenVINO), run by ctest. Included by CMakeLists.txt when TFCTR_NATIVE_TESTS is on;
+# `make check-native` does it under ASan and UBSan.
 find_package(Threads REQUIRED)
 enable_testing()
 if(TFCTR_SANITIZE)
@@ -7,6 +8,7 @@ if(TFCTR_SANITIZE)
   add_link_options(-fsanitize=${TFCTR_SANITIZE})
 endif()
 
+list(APPEND plain_sources ${core}/openvino/options.cc ${core}/openvino/compiled_blob.cc)
 if(plain_sources)
   add_library(tfctr_plain STATIC ${plain_sources})
   target_include_directories(tfctr_plain PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})

@@ -16,7 +16,7 @@ _LEVELS = (
 
 @functools.cache
 def cpu_isa() -> str:
-    """ "baseline", "avx2", "avx512", "avx512_bf16" or "amx_bf16": the best that CPU and kernel support."""
+    """Returns "baseline", "avx2", "avx512", "avx512_bf16" or "amx_bf16": the best that CPU and kernel support."""
     return isa_of_flags(_cpu_flags())
 
 

@@ -76,9 +76,10 @@ def engine_providers() -> list[str]:
 
 
 def blob_info(path: str | Path) -> dict[str, Any]:
-    """ "kind" ("blob"), "path", "bytes" and "fingerprint" of a file of any bytes, as the bundle's store checks it.
+    """Describes a file of any bytes, as the bundle's store checks it: "kind" ("blob"), "path", "bytes", "fingerprint".
 
-    The fingerprint is the checksum (crc32c) of the contents and the size modulo 2**32, 8 hex digits each. Raises OSError.
+    The fingerprint is the checksum (crc32c) of the contents and the size modulo 2**32, 8 hex digits each. Raises
+    OSError.
     """
     return dict(library.native().blob_info(path))
 
@@ -137,8 +138,8 @@ class Engine:
             raise TfctrError(str(error)) from error
 
     def describe(self) -> dict[str, Any]:
-        """ "provider", "version", "isa", "precision" (read back from the engine), "threads", "variants" (a list of
-        {"rows": int | None, "compile_ms", "warm_ms", "from_blob", "note", "contexts", "runs", "padded_runs"}).
+        """What runs: "provider", "version", "isa", "precision" (read back from the engine), "threads", "variants" (a
+        list of {"rows": int | None, "compile_ms", "warm_ms", "from_blob", "note", "contexts", "runs", "padded_runs"}).
         """
         return dict(json.loads(self._open_handle().describe()))
 

@@ -18,7 +18,7 @@ _loaded: list[ctypes.CDLL] = []  # never closed: engines hold code of them
 
 
 def why_not() -> str:
-    """ "" when the provider openvino can be loaded here, else one line that says why not."""
+    """Returns "" when the provider openvino can be loaded here, else one line that says why not."""
     try:
         _check()
     except (UsageError, VersionError, InternalError) as error:
@@ -70,8 +70,8 @@ def _check() -> Path:
         raise UsageError("provider openvino: the package openvino is not installed (pip install 'tfctr[openvino]')")
     if not LIBRARY.is_file():
         raise InternalError(
-            f"provider openvino: this build of tfctr {__version__} has no {LIBRARY.name}: it was built where the package "
-            "openvino was not installed (see docs/building.md)"
+            f"provider openvino: this build of tfctr {__version__} has no {LIBRARY.name}: it was built where the "
+            "package openvino was not installed (see docs/building.md)"
         )
     built = library.native().openvino_version()
     if _release(version) != _release(built):

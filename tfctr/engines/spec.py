@@ -1,7 +1,7 @@
 """What an engine is made of: plain values, nothing imported.
 
-The same values stand in the attributes of the op ``TfctrDenseEngine`` (``tfctr.engines.node``), so an engine of a bundle
-and one that is opened from Python are one and the same thing.
+The same values stand in the attributes of the op ``TfctrDenseEngine`` (``tfctr.engines.node``), so an engine of a
+bundle and one that is opened from Python are one and the same thing.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ class EngineFile:
 class EngineSpec:
     """An engine.
 
-    precision: one of ``PRECISIONS[provider]`` for the providers named there. options: JSON-able, the provider's own; for
-    openvino see ``tfctr.engines.native``. threads: of one run; 1 is the caller's own. label: for messages (the form).
+    precision: one of ``PRECISIONS[provider]`` for the providers named there. options: JSON-able, the provider's own;
+    for openvino see ``tfctr.engines.native``. threads: of one run; 1 is the caller's own. label: for messages (the
+    form).
     """
 
     provider: str

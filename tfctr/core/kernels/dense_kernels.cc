@@ -24,6 +24,11 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
+// A device or a library that failed is Internal: TensorFlow takes Unavailable for trouble with a network.
+absl::Status OfEngine(const Status& status) {
+  return status.code == Code::kIo ? absl::InternalError(status.message) : ToTensorFlow(status);
+}
+
 // Outputs of a run as the op's outputs.
 class TensorSink : public OutputSink {
  public:
@@ -75,7 +80,7 @@ class DenseEngineOp : public OpKernel {
       for (int d = 0; d < tensor.dims(); ++d) dims.push_back(tensor.dim_size(d));
     }
     TensorSink sink(context);
-    OP_REQUIRES_OK(context, ToTensorFlow(opened->engine->Run(views, &sink, &spec_.label)));
+    OP_REQUIRES_OK(context, OfEngine(opened->engine->Run(views, &sink, &spec_.label)));
   }
 
  private:
@@ -127,7 +132,7 @@ class DenseEngineOp : public OpKernel {
     }
     Result<std::shared_ptr<Engine>> engine = OpenEngine(spec);
     if (!engine.ok()) {
-      const absl::Status status = ToTensorFlow(engine.status());
+      const absl::Status status = OfEngine(engine.status());
       if (!absl::IsInvalidArgument(status)) return status;
       // Not the request's fault.
       return absl::FailedPreconditionError(status.message());

@@ -167,16 +167,22 @@ Status OpenVinoEngine::CheckPrecision(const Context& context) const {
 }
 
 Status OpenVinoEngine::BindPorts(Context* context) const {
-  const auto check = [](const ov::Output<const ov::Node>& port, const EngineTensor& tensor, const char* what) {
+  const auto check = [this](const ov::Output<const ov::Node>& port, const EngineTensor& tensor, const char* what) {
     const std::string found = port.get_element_type().get_type_name();
     static const std::map<DType, std::string> kNames = {
         {DType::kFloat32, "f32"}, {DType::kFloat64, "f64"}, {DType::kFloat16, "f16"}, {DType::kBFloat16, "bf16"},
         {DType::kInt32, "i32"},   {DType::kInt64, "i64"},   {DType::kInt16, "i16"},   {DType::kInt8, "i8"},
         {DType::kUInt8, "u8"},    {DType::kUInt16, "u16"},  {DType::kUInt32, "u32"},  {DType::kUInt64, "u64"},
         {DType::kBool, "boolean"}};
-    if (kNames.at(tensor.dtype) == found) return Status::Ok();
-    return Status::Invalid(std::string(what) + " '" + tensor.name + "' is " + found + " in the model, expected " +
-                           DTypeName(tensor.dtype));
+    ov::PartialShape wanted = ov::PartialShape::dynamic(static_cast<int64_t>(tensor.dims.size()));
+    for (size_t d = 0; d < tensor.dims.size(); ++d) {
+      if (tensor.dims[d].open < 0) wanted[d] = tensor.dims[d].size;
+    }
+    const bool fits = wanted.compatible(port.get_partial_shape());
+    if (fits && kNames.at(tensor.dtype) == found) return Status::Ok();
+    return Status::Invalid(std::string(what) + " '" + tensor.name + "' is " + found + ' ' +
+                           port.get_partial_shape().to_string() + " in the model, expected " + DTypeName(tensor.dtype) +
+                           ' ' + spec().DimsText(tensor));
   };
   context->has_input.assign(spec().inputs.size(), false);
   context->inputs.resize(spec().inputs.size());
