@@ -34,6 +34,9 @@ library = next(f for f in json.loads(found.getvalue()) if f["name"] == "op libra
 assert doctor == 0, found.getvalue()
 assert library["note"].startswith(site), library
 assert main(["convert", model, bundle, "--strict"]) == 0
+from tfctr.engines import openvino_library
+openvino_library.load()
+assert openvino_library.LIBRARY.is_relative_to(site)
 ids = np.load(inputs)["ids"]
 with tfctr.ServingSession(bundle) as session:
     print(json.dumps({"score": session.predict({"ids": ids})["score"].tolist()}))
@@ -62,7 +65,7 @@ def build_wheel(root: Path, out: Path, *settings: str) -> Path:
 
 def check_contents(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert "tfctr/core/libtfctr_ops.so" in names
+    assert {"tfctr/core/libtfctr_ops.so", "tfctr/core/libtfctr_openvino.so"} <= set(names)
     assert any(name.startswith("tfctr/core/_native.cpython-311") for name in names)
     assert "tfctr/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
