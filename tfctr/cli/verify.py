@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 USERS = 3  # of generated inputs
 USER_ROWS = "user rows once"
-USER_ATOL = 1e-5  # the split adds a row's products in another order
+USER_ATOL = 1e-5  # the split adds a row's products in another order, and so does an engine
 
 HELP = "compare a bundle's outputs with the original's, loaded by stock TensorFlow"
 DESCRIPTION = """Runs the original with stock TensorFlow (variables loaded, default grappler) and the converted model
 on the same inputs, and compares every output: |a-b| <= 1e-6 + 1e-5 |b| for floats, equality for
 everything else. Where the bundle declares user features it is also run with user rows given once, within
-|a-b| <= 1e-5 + 1e-5 |b|. A bundle with smaller tables (convert --table-dtype) is judged by the accuracy gate, with the
+|a-b| <= 1e-5 + 1e-5 |b|, and so is one whose dense tower an engine runs in fp32 (--engine takes another one). A bundle
+with smaller tables (convert --table-dtype), or an engine of less than fp32, is judged by the accuracy gate, with the
 limits that it was converted with. Exit code 0: equal, or the gate passes; 3: they differ. The original may need the
 memory of all its tables.
 
@@ -53,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from tfctr.data.output_files import flatten_outputs
     from tfctr.profiling.auc import auc, labelled_output
-    from tfctr.profiling.compare import compare_outputs
+    from tfctr.profiling.compare import ATOL, compare_outputs
 
     original = common.open_model(args, args.original)
     bundle = common.open_model(args, args.bundle)
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     found: list[dict[str, Any]] = []
     aucs: list[dict[str, Any]] = []
     gates: list[dict[str, Any]] = []
-    limits = _gate_limits(bundle.manifest)
+    towers: list[dict[str, Any]] = []
     for name in names:
         with bundle.serve(name, **common.engine_of(args)) as session:
             info = common.with_users(original.info(name), session)
@@ -75,10 +76,14 @@ def run(args: argparse.Namespace) -> int:
             once, inputs = _request(info, read.inputs if read else None, args.rows)
             expected = _stock_outputs(original, name, info, inputs)
             got = flatten_outputs(session.predict(inputs))
-            found += [_entry(name, "rows", d) for d in compare_outputs(got, expected)]
+            tower = {"signature": name, **session.describe()["dense"]}
+            towers.append(tower)
+            atol = ATOL if tower["running"] == "tensorflow" else USER_ATOL
+            found += [_entry(name, "rows", d) for d in compare_outputs(got, expected, atol)]
             if once is not None:
                 outputs = flatten_outputs(session.predict(once))
                 found += [_entry(name, USER_ROWS, d) for d in compare_outputs(outputs, expected, USER_ATOL)]
+        limits = _gate_limits(bundle.manifest, tower)
         if limits is not None:
             forms = {"rows": got} | ({USER_ROWS: outputs} if once is not None else {})
             gates += [
@@ -93,12 +98,12 @@ def run(args: argparse.Namespace) -> int:
             aucs.append({"signature": name, "output": output, **scores})
     equal = all(entry["ok"] for entry in found)
     if args.json:
-        more = ({"auc": aucs} if aucs else {}) | ({"gate": gates} if gates else {})
+        more = ({"auc": aucs} if aucs else {}) | ({"gate": gates} if gates else {}) | {"dense": towers}
         common.print_json({"equal": equal, "outputs": found} | more)
     else:
-        _print(found, equal, bool(gates))
+        _print(found, equal, bool(gates), [one for one in towers if one["running"] != "tensorflow"])
         for entry in gates:
-            line = f"accuracy gate ({bundle.manifest['precision']}), {entry['signature']}: {entry['text']}"
+            line = f"accuracy gate (tables {bundle.manifest['precision']}), {entry['signature']}: {entry['text']}"
             common.results().print(line, markup=False)
         for entry in aucs:
             told = [f"{side} {_auc_text(entry[side])}" for side in ("original", "converted")]
@@ -106,12 +111,17 @@ def run(args: argparse.Namespace) -> int:
     return 0 if equal or (gates and all(entry["passed"] for entry in gates)) else 3
 
 
-def _gate_limits(manifest: Mapping[str, Any]) -> Any:
-    """The limits of the accuracy gate that the bundle passed; None where its tables are as the model's."""
+def _gate_limits(manifest: Mapping[str, Any], tower: Mapping[str, Any]) -> Any:
+    """The limits of the accuracy gates that the bundle passed, the wider ones where tables and the engine have some;
+    None where its tables are as the model's and its tower is fp32.
+    """
     from graph_opt.gate import GateLimits
 
-    gates = (manifest.get("parity") or {}).get("gate")
-    return GateLimits(**gates[0]["limits"]) if gates else None
+    given = [gate["limits"] for gate in (manifest.get("parity") or {}).get("gate") or ()][:1]
+    if tower["precision"] != "fp32":
+        entry = manifest["signatures"][tower["signature"]].get("dense") or {}
+        given += [entry["accuracy"]["limits"]] if entry.get("accuracy") else []
+    return GateLimits(**{field: max(one[field] for one in given) for field in given[0]}) if given else None
 
 
 def _judge(expected: Arrays, got: Arrays, labels: Any, limits: Any, scored: str | None) -> dict[str, Any]:
@@ -162,7 +172,7 @@ def _stock_outputs(original: common.Model, name: str, info: Mapping[str, Any], i
         stock.close()
 
 
-def _print(found: list[dict[str, Any]], equal: bool, gated: bool) -> None:
+def _print(found: list[dict[str, Any]], equal: bool, gated: bool, towers: list[dict[str, Any]]) -> None:
     table = common.table(
         "Outputs",
         "signature",
@@ -180,9 +190,11 @@ def _print(found: list[dict[str, Any]], equal: bool, gated: bool) -> None:
         table.add_row(signature, entry["output"], shape, f"{entry['max_abs']:.2e}", f"{entry['worst']:.3f}", verdict)
     console = common.results()
     console.print(table)
-    within = "equal within |a-b| <= 1e-6 + 1e-5 |b|" + (
-        f" (1e-5 + 1e-5 |b| with {USER_ROWS})" if any(entry["form"] == USER_ROWS for entry in found) else ""
-    )
+    wider = [USER_ROWS] if any(entry["form"] == USER_ROWS for entry in found) else []
+    wider += ["an engine"] if towers else []
+    within = "equal within |a-b| <= 1e-6 + 1e-5 |b|" + (f" (1e-5 + 1e-5 |b| with {' and '.join(wider)})" * bool(wider))
+    for tower in towers:
+        console.print(f"dense tower ({tower['signature']}): {tower['running']}, {tower['precision']}", markup=False)
     if equal or not gated:
         console.print(within if equal else "the models DIFFER (scaled above 1)")
 
