@@ -4,6 +4,8 @@ import errno
 import os
 import resource
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -148,6 +150,54 @@ def test_full_everywhere(tmp_path):
 
     with CompileCache(tmp_path, note=lambda line: None) as cache, pytest.raises(OSError, match="tower.onnx"):
         cache.get_or_build("tower", KEY, build)
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A real file system of 16 pages; where none can be mounted (not root), the tests with simulated errors remain."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tfctr", disk], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_full_disk(small_disk):
+    """The build finds no room: it is run again elsewhere."""
+    build = Builder({"plan": b"x" * 200_000})
+    said: list[str] = []
+    with CompileCache(small_disk, note=said.append) as cache:
+        entry = cache.get_or_build("engine", KEY, build)
+        assert entry.status == "off" and entry.read("plan") == build.files["plan"] and build.calls == 2
+        assert cache.get_or_build("engine", key(1), build).status == "off" and build.calls == 3
+    assert said == [f"compile cache {small_disk}: can't be written: the disk is full; going on without it"]
+    assert list((small_disk / "tmp").iterdir()) == list((small_disk / "engine").iterdir()) == []
+    with CompileCache(small_disk) as cache:
+        assert cache.get_or_build("engine", KEY, Builder({"plan": b"small"})).status == "miss"
+
+
+def test_a_disk_that_is_full_when_all_is_built(small_disk):
+    """Room for what is built, none for key.json: it is not built twice."""
+    with CompileCache(small_disk, note=lambda line: None) as cache:
+        cache.get_or_build("engine", key(1), Builder({"plan": b"first"}))
+        (small_disk / "filler").write_bytes(b"x" * (os.statvfs(small_disk).f_bavail - 2) * 4096)
+        build = Builder({"plan": b"x" * 8192})
+        entry = cache.get_or_build("engine", KEY, build)
+        assert entry.status == "off" and entry.read("plan") == build.files["plan"] and build.calls == 1
+        assert "the disk is full" in entry.note and small_disk not in entry.folder.parents
+        assert cache.get_or_build("engine", key(1), no_build).hit
+    assert list((small_disk / "tmp").iterdir()) == []
+
+
+def test_a_read_only_disk(small_disk):
+    with CompileCache(small_disk) as cache:
+        cache.get_or_build("tower", KEY, Builder())
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with CompileCache(small_disk, note=lambda line: None) as cache:
+        assert cache.get_or_build("tower", KEY, no_build).hit
+        assert cache.get_or_build("tower", key(1), Builder()).status == "off"
+        assert "can't be written: Read-only file system" in cache.notes[0] and len(cache.notes) == 1
 
 
 def test_a_limit_on_the_size_of_files(tmp_path):
