@@ -1,7 +1,8 @@
 """The dense tower as an engine, against the tower as a TF Session with default grappler.
 
 Run: python -m benchmarks.bench_dense [--json FILE] [--parts towers,bf16,fp16,call,convert] [--towers dlrm,dcn]
-  [--rows 32,256,512] [--rounds 60] [--clock wall|cpu] [--budget 6] [--tuning 4] [--samples 2000] [--features 100] [--data FOLDER]
+  [--rows 32,256,512] [--rounds 60] [--clock wall|cpu] [--budget 6] [--tuning 4] [--samples 2000] [--features 100]
+  [--data FOLDER]
 
 One thread everywhere; contestants take turns in one process, after a warm-up; ratios are medians of the ratios round by
 round. Five random towers of examples/models/towers.py.

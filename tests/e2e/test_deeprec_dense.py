@@ -26,13 +26,18 @@ Run = Callable[..., tuple[int, str, str]]
 WORDS = ("red", "green", "blue", "yellow")
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def run(capfd: pytest.CaptureFixture[str], cache: str) -> Run:
     """``tfctr`` in this process: (exit code, stdout, stderr)."""
 
     def call(*argv: str) -> tuple[int, str, str]:
         capfd.readouterr()
-        code = main([*argv, *(("--cache-dir", str(tmp_path / "cache")) if argv[0] == "convert" else ())])
+        code = main([*argv, *(("--cache-dir", cache) if argv[0] == "convert" else ())])
         captured = capfd.readouterr()
         return code, captured.out, captured.err
 
@@ -91,6 +96,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
     return found
 
 
+@pytest.fixture(scope="module")
+def bundle(models: dict[bool, str], cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The good model, its tower in OpenVINO."""
+    out = tmp_path_factory.mktemp("bundles") / "bundle"
+    assert main(["convert", models[True], str(out), "--dense", "openvino", "--cache-dir", cache]) == 0
+    return out
+
+
 def requests(rows: int = 40) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
     words = np.array([*WORDS, "violet"], object)
@@ -142,19 +155,16 @@ def test_case_34_a_good_tower_lists_its_engine_and_fp16_its_error(
     assert "norms" in told
 
 
-def test_case_35_strings_signatures_and_assets(run: Run, models: dict[bool, str], tmp_path: Path) -> None:
+def test_case_35_strings_signatures_and_assets(models: dict[bool, str], bundle: Path) -> None:
     """The CLI takes such a model; what it writes loads in stock TensorFlow where tfctr is imported."""
-    out = tmp_path / "bundle"
-    code, _, err = run("convert", models[True], str(out), "--dense", "openvino")
-    assert code == 0, err
-    manifest = read_manifest(out)
+    manifest = read_manifest(bundle)
     assert manifest["signatures"]["score"]["dense"]["provider"] == "openvino"
     inputs = requests()
     want = run_stock(models[True], {"score": inputs, "norms": {"item": inputs["item"]}})
-    with tfctr.ServingSession(out, signature="score") as session:
+    with tfctr.ServingSession(bundle, signature="score") as session:
         np.testing.assert_allclose(session.predict(inputs)["score"], want["score"]["score"], rtol=1e-5, atol=1e-6)
     dense = manifest["signatures"]["score"]["dense"]["form"]
-    loaded = tf.saved_model.load(str(out))
+    loaded = tf.saved_model.load(str(bundle))
     for name in ("score", "norms", dense):
         given = {"item": inputs["item"]} if name == "norms" else inputs
         got = loaded.signatures[name](**{key: tf.constant(value) for key, value in given.items()})
@@ -162,12 +172,9 @@ def test_case_35_strings_signatures_and_assets(run: Run, models: dict[bool, str]
             np.testing.assert_allclose(got[output], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_case_35_without_our_ops_it_says_why_not(run: Run, models: dict[bool, str], tmp_path: Path) -> None:
+def test_case_35_without_our_ops_it_says_why_not(bundle: Path) -> None:
     """A process that never imported tfctr, such as a plain TF Serving: the op that is missing is named."""
-    out = tmp_path / "bundle"
-    code, _, err = run("convert", models[True], str(out), "--dense", "openvino")
-    assert code == 0, err
-    script = f"import tensorflow as tf; tf.saved_model.load({str(out)!r})"
+    script = f"import tensorflow as tf; tf.saved_model.load({str(bundle)!r})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     assert "Tfctr" in done.stderr.strip().splitlines()[-1]
