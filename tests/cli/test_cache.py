@@ -267,3 +267,15 @@ def test_folders_can_be_called_anything(tmp_path, capsys):
         told(capsys, *argv, *where)
     assert data(capsys, "list", *where)["entries"] == []
     assert "--cache-dir is empty" in refused(capsys, "list", "--cache-dir", "")
+
+
+def test_the_limit_of_a_conversion():
+    """Sizes are written alike in `convert` and in `cache prune`."""
+    from tfctr.cli.convert_options import dense_of
+    from tfctr.cli.main import build_parser
+
+    def limit(*argv: str) -> int:
+        return dense_of(build_parser().parse_args(["convert", "model", "out", *argv])).cache_limit_bytes
+
+    assert limit() == 2 << 30
+    assert limit("--cache-limit", "1.5GB") == 3 << 29

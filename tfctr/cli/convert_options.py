@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfctr.cli import common
+from tfctr.cli.cache import size
 from tfctr.errors import UsageError
 
 if TYPE_CHECKING:
@@ -141,6 +142,13 @@ def add_dense(
         help="where exports and compiled engines are kept (default: see `tfctr cache`; off: nowhere)",
     )
     group.add_argument(
+        "--cache-limit",
+        type=size,
+        default=None,
+        metavar="SIZE",
+        help="beyond it, what was not used for longest leaves that folder: 500MB, 5GB (default: 2GB)",
+    )
+    group.add_argument(
         "--dense-required", action="store_true", help="exit 4 and write nothing where a tower stays on TensorFlow"
     )
 
@@ -155,6 +163,8 @@ def dense_of(args: argparse.Namespace, default: str | None = None) -> DenseOptio
     fields: dict[str, Any] = {"dense": args.dense or default or converting.DEFAULT_DENSE, "precision": args.precision}
     if args.clamp is not None:
         fields["clamp"] = None if args.clamp == OFF else args.clamp
+    if args.cache_limit is not None:
+        fields["cache_limit_bytes"] = args.cache_limit
     options = DenseOptions(
         **fields,
         targets=tuple(name.strip() for text in args.target for name in text.split(",") if name.strip()),
