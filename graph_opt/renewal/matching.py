@@ -21,6 +21,7 @@ from graph_opt.renewal.weights import is_weight, value_of
 from graph_opt.view import GraphView, canonical, is_control, node_of, port_of
 from tfctr.errors import ConvertAnewError
 
+CONSTANT = "tfctr/constant/"  # prefix of a variable that became a constant
 _STORE_OPS = ("TfctrTable", "TfctrVocabFind")
 
 
@@ -50,6 +51,9 @@ class _Matcher:
         self.pending: list[tuple[str, str, str]] = []
 
     def run(self) -> Match:
+        by_name = {(f.kind, f.name): f for f in self.new.files}
+        for file in self.old.files:  # a table says more than the first node that its width reaches
+            compare_files(file, by_name.get((file.kind, file.name), file))
         self._signatures()
         if (self.old.init_op is None) != (self.new.init_op is None):
             raise changed("the initialiser", self.old.init_op or "none", self.new.init_op or "none")
@@ -138,9 +142,10 @@ class _Matcher:
         self._compare_attrs(named, a, b, frozenset(("index", "shape")))
 
     def _compare_constant(self, named: str, a: node_def_pb2.NodeDef, b: node_def_pb2.NodeDef) -> None:
-        kinds = [self.views[k].node(n.name).name in self.made[k] for k, n in enumerate((a, b))]
+        kinds = [n.name in made for n, made in zip((a, b), self.made, strict=True)]
         weights = [is_weight(n, made) for n, made in zip((a, b), self.made, strict=True)]
         shapes = [_tensor_text(n.attr["value"].tensor) for n in (a, b)]
+        named = f"variable {a.name.removeprefix(CONSTANT)!r}" if kinds[0] and a.name.startswith(CONSTANT) else named
         if shapes[0] != shapes[1]:
             raise changed(named, *shapes)
         if weights[0] != weights[1] or kinds[0] != kinds[1]:
@@ -211,8 +216,7 @@ def _tensor_text(tensor: Any) -> str:
 
 
 def _file_text(file: StoreFile) -> str:
-    shape = f" {list(file.shape)}" if file.kind == "table" else ""
-    return f"{file.kind} {file.dtype}{shape}"
+    return f"{file.dtype} {list(file.shape)}" if file.kind == "table" else f"{file.kind} of {file.dtype} keys"
 
 
 def _value_text(value: Any) -> str:
