@@ -10,7 +10,8 @@ Options (``EngineSpec.options["tensorrt"]``, all optional)::
      "contexts": 4}                  # calls that run at one time; more wait
 
 A batch is filled up to the next of ``graph_rows`` with copies of its last row, and the outputs are cut; one with more
-rows than the plan takes is run in several pieces, which ``describe`` counts. Not yet run on a GPU.
+rows than the plan takes is run in several pieces, which ``describe`` counts. Batches whose other open sizes (user rows,
+length of a history) are not those that the plan was tuned for are neither filled up nor recorded. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tfctr.engines.spec import ROWS
-from tfctr.engines.tensorrt_lane import Lane, Run
+from tfctr.engines.tensorrt_lane import Lane, Run, Shapes
 from tfctr.engines.tensorrt_plan import Plan, PlanTensor, TensorRTError
 from tfctr.errors import UsageError
 
@@ -81,6 +82,9 @@ class TensorRTEngine:
         self._row_outputs = _with_rows(outputs)
         self._most_rows = self._largest_batch()
         self._graph_rows = self._sizes()
+        # Number of rows -> shapes that are recorded; ascending.
+        best = plan.profiles[0].best
+        self._usual = {rows: self._with_rows_of(best, rows) for rows in self._graph_rows or (1,)}
         self._free: list[Lane] = []
         self._count = 0  # lanes, those in use included
         self._ready = threading.Condition()
@@ -115,11 +119,9 @@ class TensorRTEngine:
     def warm_up(self) -> None:
         """Runs zeros at every size of ``graph_rows`` (at the sizes that the plan was tuned for, where it has no rows),
         so that contexts, kernels and graphs are there before the first request."""
-        best = self._plan.profiles[0].best
         for rows in self._graph_rows or (1,):
-            shapes = {name: (rows, *shape[1:]) if name in self._row_inputs else shape for name, shape in best.items()}
             with self._lane() as lane:
-                run = lane.run_for(shapes)
+                run = lane.run_for(self._usual[rows], True)
                 for array in run.inputs.values():
                     array.fill(0)
                 run.run()
@@ -173,9 +175,12 @@ class TensorRTEngine:
         first: int,
         count: int,
     ) -> None:
-        padded = next((size for size in self._graph_rows if size >= count), count)
-        wanted = {name: (padded, *shape[1:]) if name in self._row_inputs else shape for name, shape in shapes.items()}
-        run = lane.run_for(wanted)
+        filled = next((rows for rows in self._usual if rows >= count), count)
+        usual = self._with_rows_of(shapes, filled)
+        if usual == self._usual.get(filled):
+            run = lane.run_for(usual, True)
+        else:
+            run = lane.run_for(self._with_rows_of(shapes, count), False)
         for one, (address, _, shape) in zip(self._inputs, inputs, strict=True):
             if one.name in self._row_inputs:
                 _fill(run.inputs[one.name], address, first, count)
@@ -184,6 +189,9 @@ class TensorRTEngine:
         run.run()
         for one, (address, _, shape) in zip(self._outputs, outputs, strict=True):
             self._give(run, one, address, shape, first, count)
+
+    def _with_rows_of(self, shapes: Shapes, rows: int) -> dict[str, tuple[int, ...]]:
+        return {name: (rows, *shape[1:]) if name in self._row_inputs else shape for name, shape in shapes.items()}
 
     def _give(self, run: Run, one: PlanTensor, address: int, shape: tuple[int, ...], first: int, count: int) -> None:
         array = run.outputs[one.name]
@@ -223,7 +231,7 @@ class TensorRTEngine:
 
     def _new_lane(self) -> Lane:
         try:
-            return Lane(self._plan, graphs=self._settings.graphs, kept=len(self._graph_rows) + 2)
+            return Lane(self._plan, graphs=self._settings.graphs)
         except BaseException:
             with self._ready:
                 self._count -= 1

@@ -1,16 +1,16 @@
-"""What one running call of a TensorRT engine has for itself: a CUDA stream, and for each set of input shapes an
-execution context, buffers and, after the first run, a recorded CUDA graph.
+"""What one running call of a TensorRT engine has for itself: a CUDA stream, execution contexts, buffers and recorded
+CUDA graphs.
 
 All inputs lie in one page-locked buffer and one of the device, at aligned offsets, and so do the outputs behind them:
 a call is one copy up, one enqueue, one copy down. Once recorded, the three are one launch. A graph stays valid only as
-long as its context is left alone, which is why each set of shapes has a context of its own.
+long as its context is left alone, which is why each recorded set of shapes has a context of its own; all others share
+one, which is told its shapes anew.
 
 Not yet run on a GPU.
 """
 
 from __future__ import annotations
 
-import collections
 import ctypes
 import dataclasses
 import logging
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tfctr.engines.tensorrt_cuda import CudaError
-from tfctr.engines.tensorrt_plan import Plan, PlanTensor, within
+from tfctr.engines.tensorrt_plan import Plan, PlanTensor, Profile, within
 from tfctr.errors import InputError
 
 _log = logging.getLogger("tfctr")
@@ -56,29 +56,48 @@ class Run:
 
     def __init__(self, plan: Plan, stream: int, shapes: Shapes, graphs: bool):
         self._plan, self._gpu, self._stream = plan, plan.gpu, stream
-        self._pinned = self._device = self._recorded = 0
+        self._pinned = self._device = self._size = self._recorded = 0
+        self._context: Any = None
+        self._profile: Profile | None = None
+        self._shapes: Shapes | None = None
         self._wants_graph = graphs
         self.not_recorded = ""
-        profile = plan.profile_for(shapes)
-        if profile is None:
-            raise InputError(f"{plan.label}: {misfit(plan, shapes)}")
         try:
-            self._context = plan.new_context(profile, stream)
-            results = self._set_shapes(shapes)
-            slots, self._up_bytes = place(plan.inputs, shapes)
-            self._first_down = self._up_bytes
-            found, end = place(plan.outputs, results, self._first_down)
-            self._down_bytes = end - self._first_down
-            self._pinned = self._gpu.pinned_memory(max(end, ALIGNMENT))
-            self._device = self._gpu.device_memory(max(end, ALIGNMENT))
-            for name, slot in (slots | found).items():
-                if not self._context.set_tensor_address(name, self._device + slot.offset):
-                    raise plan.error(f"does not take the address of {name!r}", plan.mark())
+            self.bind(shapes)
         except BaseException:
             self.close()
             raise
+
+    def bind(self, shapes: Shapes) -> None:
+        """Takes inputs of ``shapes`` from here on; not for a run that is recorded. Buffers only grow.
+
+        Raises InputError, naming the input, where the plan does not take them.
+        """
+        if shapes == self._shapes:
+            return
+        plan = self._plan
+        profile = plan.profile_for(shapes)
+        if profile is None:
+            raise InputError(f"{plan.label}: {misfit(plan, shapes)}")
+        self._shapes = None
+        if self._context is None:
+            self._context = plan.new_context(profile, self._stream)
+        elif profile is not self._profile:
+            plan.set_profile(self._context, profile, self._stream)
+        self._profile = profile
+        results = self._set_shapes(shapes)
+        slots, self._up_bytes = place(plan.inputs, shapes)
+        self._first_down = self._up_bytes
+        found, end = place(plan.outputs, results, self._first_down)
+        self._down_bytes = end - self._first_down
+        self._reserve(end)
+        mark = plan.mark()
+        for name, slot in (slots | found).items():
+            if not self._context.set_tensor_address(name, self._device + slot.offset):
+                raise plan.error(f"does not take the address of {name!r}", mark)
         self.inputs = {name: self._array(slot) for name, slot in slots.items()}
         self.outputs = {name: self._array(slot) for name, slot in found.items()}
+        self._shapes = dict(shapes)
 
     @property
     def recorded(self) -> bool:
@@ -100,12 +119,23 @@ class Run:
     def close(self) -> None:
         self._forget_recorded()
         self._context = None
-        if self._device:
-            self._gpu.free_device(self._device)
-        if self._pinned:
-            self._gpu.free_pinned(self._pinned)
-        self._device = self._pinned = 0
+        self._free()
+
+    def _reserve(self, size: int) -> None:
+        if size <= self._size:
+            return
+        self._free()
+        self._pinned = self._gpu.pinned_memory(max(size, ALIGNMENT))
+        self._device = self._gpu.device_memory(max(size, ALIGNMENT))
+        self._size = size
+
+    def _free(self) -> None:
         self.inputs = self.outputs = {}
+        device, pinned, self._device, self._pinned, self._size = self._device, self._pinned, 0, 0, 0
+        if device:
+            self._gpu.free_device(device)
+        if pinned:
+            self._gpu.free_pinned(pinned)
 
     def _enqueue(self) -> None:
         gpu, mark = self._gpu, self._plan.mark()
@@ -166,37 +196,37 @@ class Run:
 
 
 class Lane:
-    """A stream and the runs made on it; at most ``kept`` sets of shapes, the one not used for longest goes first."""
+    """A stream and the runs made on it. graphs: whether anything is recorded."""
 
-    def __init__(self, plan: Plan, *, graphs: bool = True, kept: int = 8):
-        self._plan, self._gpu = plan, plan.gpu
-        self._graphs, self._kept = graphs, kept
+    def __init__(self, plan: Plan, *, graphs: bool = True):
+        self._plan, self._gpu, self._graphs = plan, plan.gpu, graphs
         self._gpu.use()
         self._stream = self._gpu.new_stream()
-        self._runs: collections.OrderedDict[tuple[tuple[str, tuple[int, ...]], ...], Run] = collections.OrderedDict()
-        self.made = 0
+        self._recorded: dict[tuple[tuple[str, tuple[int, ...]], ...], Run] = {}
+        self._other: Run | None = None
 
-    def run_for(self, shapes: Shapes) -> Run:
-        """The run of these input shapes; made where it is the first such call. On the calling thread."""
+    def run_for(self, shapes: Shapes, usual: bool) -> Run:
+        """The run of these input shapes. usual: they come again and again, so that they are worth a context and a
+        recorded graph of their own. On the calling thread."""
         self._gpu.use()
+        if not usual:
+            if self._other is None:
+                self._other = Run(self._plan, self._stream, shapes, graphs=False)
+            self._other.bind(shapes)
+            return self._other
         key = tuple(sorted(shapes.items()))
-        found = self._runs.get(key)
-        if found is None:
-            while len(self._runs) >= self._kept:
-                self._runs.popitem(last=False)[1].close()
-            found = self._runs[key] = Run(self._plan, self._stream, shapes, self._graphs)
-            self.made += 1
-        self._runs.move_to_end(key)
-        return found
+        if key not in self._recorded:
+            self._recorded[key] = Run(self._plan, self._stream, shapes, self._graphs)
+        return self._recorded[key]
 
     def runs(self) -> list[Run]:
-        return list(self._runs.values())
+        return [*self._recorded.values(), *([self._other] if self._other else [])]
 
     def close(self) -> None:
         self._gpu.use()
-        for run in self._runs.values():
+        for run in self.runs():
             run.close()
-        self._runs.clear()
+        self._recorded, self._other = {}, None
         if self._stream:
             self._gpu.end_stream(self._stream)
             self._stream = 0

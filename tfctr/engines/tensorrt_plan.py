@@ -93,9 +93,13 @@ class Plan:
             context = self._engine.create_execution_context(*self._context_arguments())
         if context is None:
             raise self.error("makes no execution context", mark)
+        self.set_profile(context, profile, stream)
+        return context
+
+    def set_profile(self, context: Any, profile: Profile, stream: int) -> None:
+        mark = self.mark()
         if not context.set_optimization_profile_async(profile.number, stream):
             raise self.error(f"does not take profile {profile.number}", mark)
-        return context
 
     def profile_for(self, shapes: Mapping[str, tuple[int, ...]]) -> Profile | None:
         """The profile with the fewest rows above those of ``shapes``; None where none holds them."""
