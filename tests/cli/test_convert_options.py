@@ -70,6 +70,7 @@ def parsed(*arguments: str, **more: Any) -> ConvertOptions:
     parser = argparse.ArgumentParser()
     common.add_model_options(parser, signature=False)
     convert_options.add_options(parser)
+    convert_options.add_dense(parser)
     return convert_options.options_of(parser.parse_args(arguments), **more)
 
 
