@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from export.cache.entries import NOT_DAMAGE, Damaged, Entry, hold, key_hash, read_record, seal, verify
+from export.cache.entries import NOT_DAMAGE, Damaged, Entry, hold, key_hash, seal, verify
 from export.cache.eviction import evict, sweep
 from export.cache.files import remove_tree, sync_folder, walk
 from export.cache.locks import FileLock
@@ -39,6 +39,7 @@ class Flight:
         self._cache, self._level, self._key, self._label = cache, level, key, label
         self._hash = key_hash(level, key)
         self._start = time.perf_counter()
+        self._damage = ""
         self._what = f"{level}/{self._hash[:12]}" + (f" ({label})" if label else "")
 
     @property
@@ -52,9 +53,11 @@ class Flight:
 
     def find(self) -> Entry | None:
         """The entry where it is there and whole. Raises Unusable."""
-        with contextlib.suppress(Damaged):
+        try:
             return self._take()
-        return None
+        except Damaged as error:
+            self._damage = str(error)
+            return None
 
     def _take(self) -> Entry | None:
         """Marks the entry as in use and checks its bytes. None: there is none. Raises Damaged, Unusable."""
@@ -68,15 +71,11 @@ class Flight:
             return None
         try:
             record, files = verify(self._folder, self._level, self._hash)
+            with contextlib.suppress(OSError):  # a read-only cache keeps no last use, and evicts nothing
+                os.utime(handle)
         except OSError as error:
             os.close(handle)
             raise Unusable(f"can't be read: {reason(error)}") from error
-        except BaseException:
-            os.close(handle)
-            raise
-        try:
-            with contextlib.suppress(OSError):  # a read-only cache keeps no last use, and evicts nothing
-                os.utime(handle)
         except BaseException:
             os.close(handle)
             raise
@@ -86,15 +85,12 @@ class Flight:
     def build(self, build: Build) -> Entry:
         """Builds and stores, or takes what another builder made meanwhile. Unusable: nothing can be stored."""
         with self._locked():
-            damage = ""
-            try:
-                found = self._take()
-            except Damaged as error:
-                found, damage = None, str(error)
+            self._damage = ""
+            found = self.find()
             if found is not None:
                 return dataclasses.replace(found, note="another builder made it meanwhile")
-            if damage:
-                self._set_aside(damage)
+            if self._damage:
+                self._set_aside()
             return self._build(build)
 
     @contextlib.contextmanager
@@ -124,13 +120,13 @@ class Flight:
         finally:
             building.discard(mark)
 
-    def _set_aside(self, why: str) -> None:
-        label = ""
-        with contextlib.suppress(Exception):
-            label = read_record(self._folder)["label"]
-        where = set_aside(self._places, self._level, self._hash)
-        what = f"{self._level}/{self._hash[:12]}" + (f" ({label or self._label})" if label or self._label else "")
-        self._cache.say(f"{what} is damaged: {why}; set aside as {where} and built anew")
+    def _set_aside(self) -> None:
+        damage, self._damage = self._damage, ""
+        try:
+            where = set_aside(self._places, self._level, self._hash)
+        except Stuck as error:
+            raise Stuck(f"{self._what} is damaged: {damage}; it {error}") from error
+        self._cache.say(f"{self._what} is damaged: {damage}; set aside as {where} and built anew")
 
     def _build(self, build: Build) -> Entry:
         prefix = self._places.build_prefix(self._level, self._hash)
@@ -200,6 +196,8 @@ class Flight:
 
     def build_apart(self, build: Build, why: str) -> Entry:
         """Builds in a temporary folder that goes with the cache object."""
+        if self._damage:
+            self._cache.say(f"{self._what} is damaged: {self._damage}; it stays where it is")
         apart = self._apart()
         build(apart)
         files = _files(apart)
@@ -243,7 +241,7 @@ def set_aside(places: Places, level: str, name: str) -> Path:
     except FileNotFoundError:  # it is gone already
         return where
     except OSError as error:
-        raise Stuck(f"{level}/{name[:12]} is damaged and can't be set aside: {reason(error)}") from error
+        raise Stuck(f"can't be set aside: {reason(error)}") from error
     return where
 
 

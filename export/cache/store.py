@@ -127,12 +127,13 @@ class CompileCache:
         """Sets an entry aside that turned out to be of no use though its bytes are right; the next call builds anew."""
         if self.places is None or not entry.stored:
             return
+        what = f"{entry.level}/{entry.key[:12]} can't be used: {why}"
         try:
             where = set_aside(self.places, entry.level, entry.key)
         except Stuck as error:
-            self.say(str(error))
+            self.say(f"{what}; it {error}")
             return
-        self.say(f"{entry.level}/{entry.key[:12]} can't be used: {why}; set aside as {where}")
+        self.say(f"{what}; set aside as {where}")
 
     def say(self, text: str) -> None:
         """Passes a remark on, once."""

@@ -198,6 +198,14 @@ def test_a_read_only_disk(small_disk):
         assert cache.get_or_build("tower", KEY, no_build).hit
         assert cache.get_or_build("tower", key(1), Builder()).status == "off"
         assert "can't be written: Read-only file system" in cache.notes[0] and len(cache.notes) == 1
+    subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+    (file,) = small_disk.glob("tower/*/tower.onnx")
+    file.write_bytes(b"")
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with CompileCache(small_disk, note=lambda line: None) as cache:
+        assert cache.get_or_build("tower", KEY, Builder()).status == "off"
+        assert "Read-only file system" in cache.notes[0]
+        assert "is damaged: tower.onnx has 0 bytes" in cache.notes[1] and "it stays where it is" in cache.notes[1]
 
 
 def test_a_limit_on_the_size_of_files(tmp_path):
@@ -291,7 +299,7 @@ def test_an_entry_that_may_not_be_read(open_path, movable):
         assert "is damaged: tower.onnx: Permission denied; set aside as" in notes[0]
     else:
         assert statuses == ["off", "off", "miss"]
-        assert "is damaged and can't be set aside: Permission denied" in notes[0]
+        assert "is damaged: tower.onnx: Permission denied; it can't be set aside: Permission denied" in notes[0]
         assert notes[0].endswith("going on without this entry")
 
 
