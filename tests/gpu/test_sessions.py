@@ -100,8 +100,9 @@ def test_placed_models_give_the_same_numbers_on_a_gpu(tmp_path, name):
     REFERENCE_MODELS[name](vocabulary=1000, width=8).save(str(tmp_path / "m"))
     places, users = {"sparse": "/CPU:0", "dense": "/GPU:0"}, USER_FEATURES[name]
     tfctr.convert(tmp_path / "m", tmp_path / "b", user_features=users, device_map=places, dense="tensorflow")
+    tfctr.convert(tmp_path / "m", tmp_path / "c", user_features=users, dense="tensorflow")
     with (
-        tfctr.ServingSession(tmp_path / "m", user_features=users, device_map={"": "/CPU:0"}) as cpu,
+        tfctr.ServingSession(tmp_path / "c", device_map={"": "/CPU:0"}) as cpu,
         tfctr.ServingSession(tmp_path / "b") as gpu,
     ):
         assert gpu.describe()["devices"]["fell_back"] == []

@@ -114,17 +114,22 @@ def test_inputs_that_are_not_packed(bundle, reference, tmp_path):
         assert session.describe()["dense"]["calls"] == 2
 
 
-def test_a_split_form_may_stay_on_tensorflow(bundle, reference, tmp_path):
+@pytest.mark.parametrize("stays", ["plain", "split"])
+def test_one_of_the_forms_may_stay_on_tensorflow(bundle, reference, tmp_path, stays):
+    """A converter that measures may find the engine faster for one form only."""
+
     def edit(manifest):
-        manifest["signatures"][NAME]["split"]["dense"] |= {"form": None, "packed": None, "provider": "tensorflow"}
+        info = manifest["signatures"][NAME]
+        form = info if stays == "plain" else info["split"]
+        form["dense"] |= {"form": None, "packed": None, "provider": "tensorflow", "reason": "TensorFlow is faster"}
 
     with tfctr.ServingSession(bundles.edited(bundle, tmp_path / "b", edit)) as session:
         for users in (None, 1):
             same(session.predict(request(9, users)), reference.predict(request(9, users)))
         told = session.describe()
         assert told["requests"] == {"plain": 1, "split": 1, "repeated": 0}
-        assert told["dense"]["calls"] == 1
-        assert told["split"]["signature"] == f"{NAME}__split"
+        assert (told["dense"]["running"], told["dense"]["calls"], len(told["dense"]["engines"])) == ("openvino", 1, 1)
+        assert told["split"]["signature"] == (f"{NAME}__split" if stays == "split" else f"{NAME}__split__dense")
 
 
 def test_traces_show_the_engine(bundle, reference):
@@ -347,8 +352,12 @@ def test_bf16_falls_back_where_the_cpu_has_none(bundle, reference, monkeypatch, 
     assert {engine["precision"] for engine in dense["engines"]} == {"fp32"}
     assert "bf16 needs a CPU with avx512_bf16 or amx_bf16" in dense["reason"]
     assert len(said()) == 1
-    with pytest.raises(UsageError, match="bf16 needs a CPU"):
-        tfctr.ServingSession(path, fallback=False)
+    with tfctr.ServingSession(path, engine="openvino") as session:  # by the same provider, in fp32
+        assert session.describe()["dense"]["precision"] == "fp32"
+        assert session.describe()["dense"]["fallback"]
+    for more in ({}, {"engine": "openvino"}):
+        with pytest.raises(UsageError, match="openvino bf16 does not run .* bf16 needs a CPU"):
+            tfctr.ServingSession(path, fallback=False, **more)
 
 
 def test_an_engine_that_does_not_open_falls_back_or_is_an_error(bundle, reference, said, tmp_path):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,9 @@ class Candidate:
 @dataclasses.dataclass
 class DenseTower:
     """What runs and why. asked, running: providers. reasons: why each one before ``running`` did not, in order.
-    forms: the signatures whose towers engines run, by the plain forms' names. engines: theirs, open, as the graph's op
-    will find them; kept open as long as this lives.
+    entry: the signature's in the manifest. plain, split: the same of the forms whose towers engines run, None for
+    those that stay; names: what these forms are called without an engine. engines: theirs, open, as the graph's op will
+    find them; kept open as long as this lives.
     """
 
     asked: str
@@ -59,8 +60,9 @@ class DenseTower:
     precision: str
     reasons: list[str]
     entry: Entry
-    split: Entry = dataclasses.field(default_factory=dict)
-    forms: frozenset[str] = frozenset()
+    plain: Entry | None = None
+    split: Entry | None = None
+    names: tuple[str, ...] = ()
     engines: list[Engine] = dataclasses.field(default_factory=list)
 
     @property
@@ -82,15 +84,11 @@ class DenseTower:
         """A signature's manifest entry with the engine's forms in place of the plain ones; "form" names the one that
         runs where requests are not packed, None: the signature itself."""
         found = {**described, "form": None}
-        if not self.by_engine:
-            return found
-        found |= {"form": self.entry["form"], "packed": self.entry.get("packed")}
-        if len(self.forms) > 1:
-            found["split"] = {
-                **described["split"],
-                "signature": self.split["form"],
-                "packed": self.split.get("packed"),
-            }
+        if self.plain is not None:
+            found |= {"form": self.plain["form"], "packed": self.plain.get("packed")}
+        if self.split is not None:
+            names = {"signature": self.split["form"], "packed": self.split.get("packed")}
+            found["split"] = {**described["split"], **names}
         return found
 
     def close(self) -> None:
@@ -100,7 +98,8 @@ class DenseTower:
     def describe(self, requests: Mapping[str, int]) -> dict[str, Any]:
         """See ``ServingSession.describe``."""
         told = [engine.describe() for engine in self.engines]
-        calls = sum(requests[key] for key in ("plain", "split")[: len(self.forms)])
+        by_engine = {"plain": self.plain, "split": self.split}
+        calls = sum(requests[form] for form, entry in by_engine.items() if entry is not None)
         return {
             "asked": self.asked,
             "running": self.running,
@@ -131,8 +130,8 @@ def load_tower(
       UsageError: what is wished for is not in the bundle, or does not run here and nothing else may.
       CorruptFileError: a file of the engine is damaged.
     """
-    entry = dict(described.get("dense") or {})
-    split = described.get("split") or {}
+    plain, split = _forms(described)
+    entry = plain if plain is not None else split if split is not None else described.get("dense") or {}
     candidates = _candidates(where, signature, entry, wish)
     first = candidates[0]
     reasons: list[str] = []
@@ -140,8 +139,8 @@ def load_tower(
     for candidate in candidates:
         tower = DenseTower(first.provider, first.precision, candidate.provider, candidate.precision, reasons, entry)
         if tower.by_engine:
-            tower.split = dict(split.get("dense") or {})
-            tower.forms = frozenset([signature, *([split["signature"]] if _has_engine(tower.split) else [])])
+            tower.plain, tower.split = plain, split
+            tower.names = (*([signature] if plain else []), *([described["split"]["signature"]] if split else []))
         why = providers.why_not(candidate.provider, candidate.entry)
         if not why:
             choice = _choice(candidate, entry, wish.threads)
@@ -152,7 +151,7 @@ def load_tower(
             if not why:
                 _report(where, signature, tower)
                 return model, tower
-        if not wish.fallback or wish.engine is not None:
+        if not wish.fallback or candidate is candidates[-1]:
             raise UsageError(_refusal(where, signature, candidate, why, wish, entry))
         reasons.append(f"{candidate.provider}: {why}")
     raise AssertionError("tensorflow always runs")
@@ -166,11 +165,21 @@ def _candidates(where: str, signature: str, entry: Entry, wish: Wish) -> list[Ca
     built = Candidate(entry["provider"], entry["precision"], entry) if has_engine else None
     fallback = _fallback(entry) if has_engine else None
     if wish.engine is not None:
-        found = next((one for one in (built, fallback) if one is not None and one.provider == wish.engine), None)
-        if found is None:
+        found = [one for one in (built, fallback) if one is not None and one.provider == wish.engine]
+        if not found:
             raise UsageError(f"{where}: signature {signature!r}: no engine {wish.engine!r}; {_has(entry)}")
-        return [found]
+        return found
     return [one for one in (built, fallback, plain) if one is not None]
+
+
+def _forms(described: Entry) -> tuple[Entry | None, Entry | None]:
+    """The entries of the plain and of the split form, each where it has an engine; of one provider (a graph's nodes are
+    told one)."""
+    plain, split = described.get("dense") or {}, (described.get("split") or {}).get("dense") or {}
+    with_plain, with_split = _has_engine(plain), _has_engine(split)
+    if with_plain and with_split and plain["provider"] != split["provider"]:
+        with_split = False
+    return plain if with_plain else None, split if with_split else None
 
 
 def _has_engine(entry: Entry) -> bool:
@@ -202,7 +211,7 @@ def _open(tower: DenseTower, model: Any, path: Callable[[int], Path]) -> str:
         return ""
     try:
         providers.load(tower.running)
-        for spec in _specs(model, tower.forms, path):
+        for spec in _specs(model, tower.names, path):
             tower.engines.append(open_engine(spec))
     except CorruptFileError:
         raise
@@ -212,11 +221,11 @@ def _open(tower: DenseTower, model: Any, path: Callable[[int], Path]) -> str:
     return ""
 
 
-def _specs(model: Any, forms: frozenset[str], path: Callable[[int], Path]) -> list[EngineSpec]:
-    """The engines of ``forms``, once each: a form and its packed form have a node each for the same one."""
+def _specs(model: Any, names: Sequence[str], path: Callable[[int], Path]) -> list[EngineSpec]:
+    """The engines of these forms, once each: a form and its packed form have a node each for the same one."""
     found: dict[str, EngineSpec] = {}
     for use in model.engines():
-        if use["label"] in forms:
+        if use["label"] in names:
             node = node_def_pb2.NodeDef.FromString(use["node_def"])
             found[use["label"]] = engine_spec(node, {index: path(index) for index in node.attr["files"].list.i})
     return list(found.values())
