@@ -106,7 +106,9 @@ def run(args: argparse.Namespace, console: rich.console.Console, data: ClickData
 
     with tfctr.ServingSession(bundle) as session, tfctr.ServingSession(bundle, engine="tensorflow") as plain:
         figures = _compare(data, stock, session.predict, converted["dense"], tell)
-        runs = {"tfctr": plain.predict} | ({"engine": session.predict} if converted["dense"]["engine"] else {})
+        runs: dict[str, Predict] = {"tfctr": plain.predict} | (
+            {"engine": session.predict} if converted["dense"]["engine"] else {}
+        )
         timings = _measure(data, stock, runs, args.rounds, tell)
     _summary(console, data, converted, figures, timings)
     console.print(f"\nSavedModel  {model}\nBundle      {bundle}\nReport      {report}", highlight=False)
@@ -186,9 +188,9 @@ def _convert(model: Path, bundle: Path, report: Path, tell: Narrator) -> dict[st
     lookups = found["signatures"]["serving_default"]["lookups"]
     fused = sum(entry["status"] == "fused" for entry in lookups)
     tell("convert", f"{fused} of {len(lookups)} lookups fused, each proven against the original")
-    dense = engine_words(found)
-    tell("engine", dense["line"])
-    return {"lookups": lookups, "ops": found["ops"], "dense": dense}
+    tower = engine_words(found)
+    tell("engine", tower["line"])
+    return {"lookups": lookups, "ops": found["ops"], "dense": tower}
 
 
 def engine_words(manifest: dict[str, Any]) -> dict[str, Any]:
