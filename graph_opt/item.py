@@ -176,6 +176,7 @@ class GraphItem:
     restore_op, restore_filename: node that restores the mutable state and its filename tensor, "" where there is none.
     mutable_state: variables and tables that stay, and why.
     on_copied: called with the number of table bytes just copied.
+    described: signature infos as in a manifest, where they are known already.
     unfused: the graph before its lookups were fused, kept where a later pass generates inputs from what it says about
     them; never changed.
     """
@@ -208,6 +209,7 @@ class GraphItem:
     restore_filename: str = ""
     mutable_state: list[MutableState] = dataclasses.field(default_factory=list)
     on_copied: Callable[[int], None] | None = None
+    described: dict[str, Any] | None = None
     unfused: GraphItem | None = None
 
     def copy(self) -> GraphItem:

@@ -70,6 +70,8 @@ def gate_inputs(described: Mapping[str, Any], names: tuple[str, ...], options: C
 
 def describe_item(item: GraphItem) -> dict[str, Any]:
     """Signature infos as in a manifest: what inputs mean is read off the graph before its lookups were fused."""
+    if item.described is not None:
+        return item.described
     specs = [spec for group in item.groups for spec, _ in group.lookups]
     return describe(item.unfused or item, (), specs, final=item)
 

@@ -142,6 +142,8 @@ class Refresh(Conversion):
         splits, self._dropped = prove_splits(template, self.options)
         self._step("proofs", start)
         self._described_anew = bool(changes.vocabularies)
+        if not self._described_anew:
+            template.described = copy.deepcopy(self._bundle.manifest["signatures"])
         self._renew_record(values, changes)
         self._told = {
             **describe_values(values),

@@ -56,11 +56,11 @@ class Ranker(tf.Module):
             value = getattr(self, shape.nan)
             value.assign(tf.where(tf.ones_like(value, tf.bool), np.float32("nan"), value))
 
-    def serve(self, item: tf.Tensor, tag: tf.Tensor, tag_rows: tf.Tensor, dense: tf.Tensor) -> dict[str, tf.Tensor]:
+    def serve(
+        self, item: tf.Tensor, tag: tf.Tensor, tag_indices: tf.Tensor, tag_shape: tf.Tensor, dense: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
         shape = self.shape
-        count = tf.shape(item, out_type=tf.int64)[0]
-        indices = tf.stack([tag_rows, tf.zeros_like(tag_rows)], 1)
-        tags = tf.SparseTensor(indices, self.vocabulary.lookup(tag), tf.stack([count, tf.constant(1, tf.int64)]))
+        tags = self.vocabulary.lookup(tf.SparseTensor(tag_indices, tag, tag_shape))
         parts = {
             "item": tf.cast(tf.nn.embedding_lookup(self.item, item + self.offset), tf.float32),
             "tag": tf.nn.safe_embedding_lookup_sparse(self.tag, tags, combiner=shape.combiner),
@@ -76,7 +76,8 @@ def specs(shape: Shape) -> dict[str, tf.TypeSpec]:
     return {
         "item": tf.TensorSpec([None], tf.int64, "item"),
         "tag": tf.TensorSpec([None], tf.string, "tag"),
-        "tag_rows": tf.TensorSpec([None], tf.int64, "tag_rows"),
+        "tag_indices": tf.TensorSpec([None, 2], tf.int64, "tag_indices"),
+        "tag_shape": tf.TensorSpec([2], tf.int64, "tag_shape"),
         "dense": tf.TensorSpec([None, shape.dense], tf.float32, "dense"),
     }
 
@@ -93,11 +94,13 @@ def save(folder: Path | str, seed: int = 0, **changed: Any) -> Path:
 def inputs(seed: int = 0, dense: int = 3) -> Arrays:
     """One batch: known and unknown tags, a row without any."""
     rng = np.random.default_rng(seed)
-    count = BATCH - 1
+    rows = np.repeat(np.arange(BATCH - 1), 2)
+    count = len(rows)
     return {
         "item": rng.integers(0, 30, BATCH),
         "tag": np.array([f"w{k}".encode() for k in rng.integers(0, 20, count)], object),
-        "tag_rows": np.sort(rng.integers(0, BATCH - 1, count)),
+        "tag_indices": np.stack([rows, np.arange(count) % 2], 1),
+        "tag_shape": np.array([BATCH, 2]),
         "dense": rng.normal(size=(BATCH, dense)).astype(np.float32),
     }
 
