@@ -169,30 +169,46 @@ TENSORRT = {
     ),
     "A refit may drop a bias": (
         "engines/test_tensorrt_engine.py::test_a_bias_that_a_refit_drops_is_found_by_the_probe",
+        "gpu/test_refit.py::test_biases_of_matrix_products_are_kept",
     ),
 }
 
 # Engines on the CPU.
 CPU = {
-    "OpenVINO takes bf16 by itself where the CPU has it": (f"{HERE}::test_precision_is_never_left_to_the_engine",),
+    "OpenVINO takes bf16 by itself where the CPU has it": (
+        f"{HERE}::test_precision_is_never_left_to_the_engine",
+        "core/test_dense_engine.py::test_precisions",
+        "serving/test_dense.py::test_bf16_falls_back_where_the_cpu_has_none",
+    ),
+    "bf16 moves all scores one way": ("export/dense/test_choice.py::test_bf16_that_fails_the_gate_is_fp32",),
     "Inputs may come in another order: they are bound by name": (f"{HERE}::test_inputs_and_outputs_are_bound_by_name",),
     "A thread pool that spins slows down all others": (
         f"{HERE}::test_onnxruntime_does_not_spin",
         f"{HERE}::test_no_thread_of_an_engine_is_busy_after_a_run",
     ),
+    "Threads that nobody counted": ("serving/test_dense.py::test_threads_are_the_sessions",),
+    "The first run of a batch size compiles kernels": (
+        "serving/test_dense.py::test_engines_are_warm_before_the_first_request",
+    ),
     "A dynamic variant takes up to twice the time of a static one": (
         "export/openvino/test_choose.py::test_variants_that_are_much_faster_are_taken",
         "export/openvino/test_tuning.py::test_measures_variants_and_then_the_choice_beside_tensorflow",
+        "export/openvino/test_native_options.py::test_pieces",
     ),
     "No engine is clearly faster at 256 rows in fp32": (
         "export/openvino/test_choose.py::test_openvino_or_tensorflow",
         "export/openvino/test_tuning.py::test_tensorflow_is_faster",
+        "export/dense/test_choice.py::test_auto_takes_what_is_faster",
     ),
     "A batch that is filled up: rows must not depend on each other": (
         "export/test_referee.py::test_rows_that_depend_on_each_other",
     ),
     "Intra-op pools are the process's in TensorFlow: one thread may be two": (
         "export/openvino/test_tuning.py::test_the_reference_is_the_tower",
+    ),
+    "A compiled model of other weights, another version or CPU": (
+        "core/test_dense_engine.py::test_blobs_that_do_not_fit_are_compiled_anew",
+        "core/test_dense_engine.py::test_blobs_make_the_same_engine",
     ),
     "Compiled engines of old versions pile up; new weights find none": (
         "export/cache/test_store.py::test_other_keys",
