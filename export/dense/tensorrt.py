@@ -16,18 +16,17 @@ from typing import Any
 import numpy as np
 import onnx
 
-from export.cache import CompileCache, engine_key
+from export.cache import CompileCache
 from export.dense.built import Built, NotUsable, step
 from export.dense.options import OPENVINO, TENSORFLOW, TENSORRT, DenseOptions
+from export.dense.plans import PlanMaker, Plans
 from export.dense.spec import engine_tensors
 from export.dense.tower import ONNX_FILE, ExportedTower
 from export.fp16.convert import RECIPE_VERSION
 from export.fp16.inputs import embedding_inputs
 from export.fp16.narrow import Narrowed, NarrowOptions, narrow_tower
 from export.samples import BoundarySamples
-from export.tensorrt.build import BuildError, build
 from export.tensorrt.library import Library, load, parse_targets
-from export.tensorrt.options import BuildOptions, Profile, Range, batch_profile, recipe
 from graph_opt.gate import GateLimits, GateResult, OutputVerdict
 from graph_opt.item import GraphItem
 from tfctr.engines.providers import why_not
@@ -64,9 +63,20 @@ def tensorrt_engine(
     steps = [step(s["what"], None, s["added"]) | {"gate": s["gate"]} for s in half.narrowed.get("steps", ())]
     if half.precision == "fp32":
         steps.append(step("FP32"))
-    plans, failed, seconds, keys, status = _plans(half, samples, library, targets, cache)
-    if not plans:
-        raise NotUsable(f"no plan was built: {'; '.join(failed)}")
+    plans = PlanMaker(
+        tower=exported.tower,
+        model=onnx.load_from_string(half.data),
+        precision=half.precision,
+        islands=[one["node"] for one in half.islands],
+        inputs=inputs,
+        outputs=outputs,
+        samples=samples,
+        library=library,
+        options=options,
+        cache=cache,
+    ).make(targets)
+    if not plans.by_target:
+        raise NotUsable(f"no plan was built: {'; '.join(plans.failed)}")
     fp16 = (("fp16_onnx", _FP16_FILE, half.data),) if half.precision == "fp16" else ()
     fallback_reason = why_not(OPENVINO)
     clamp = (half.narrowed.get("clamp") or {}).get("clamp")
@@ -76,7 +86,7 @@ def tensorrt_engine(
         files=(
             ("onnx", ONNX_FILE, exported.data),
             *fp16,
-            *((f"plan:{target}", f"{target}.plan", plan) for target, plan in plans.items()),
+            *((f"plan:{target}", f"{target}.plan", plan) for target, plan in plans.by_target.items()),
         ),
         inputs=inputs,
         outputs=outputs,
@@ -86,15 +96,15 @@ def tensorrt_engine(
         judged_on=samples.told,
         fallback=TENSORFLOW if fallback_reason else OPENVINO,
         gate=_gate(half.narrowed.get("gate")),
-        targets=tuple(plans),
+        targets=tuple(plans.by_target),
         islands=half.islands,
         clamp=clamp,
         steps=tuple(steps),
-        notes=tuple(_notes(half, failed, library, options, targets, fallback_reason)),
-        timing={"build_seconds": seconds},
-        key=keys[-1],
-        cache=status,
-        seconds={"fp16": round(half.seconds, 3), "plans": round(sum(seconds.values()), 3)},
+        notes=tuple(_notes(half, plans, library, options, targets, fallback_reason)),
+        timing={"build_seconds": dict(plans.seconds)},
+        key=plans.keys[-1] if plans.keys else "",
+        cache=plans.status,
+        seconds={"fp16": round(half.seconds, 3), "plans": round(sum(plans.seconds.values()), 3)},
     )
 
 
@@ -153,52 +163,9 @@ def _digest(samples: BoundarySamples) -> str:
     return made.hexdigest()
 
 
-def _plans(
-    half: _Half, samples: BoundarySamples, library: Library, targets: Sequence[str], cache: CompileCache
-) -> tuple[dict[str, bytes], list[str], dict[str, float], list[str], str]:
-    """(plan by target, "target: why not", seconds by target, cache keys, status of the cache for all of them)."""
-    model = onnx.load_from_string(half.data)
-    options = BuildOptions(profiles=(Profile({**batch_profile().sizes, **_other_sizes(model, samples)}),))
-    plans, failed, seconds, keys, seen = {}, [], {}, [], set()
-    key = engine_key(model, {})  # reads all weights: once for all targets
-    for target in targets:
-        made = recipe(library, target, options) | {"precision": half.precision, "islands": _names(half.islands)}
-
-        def write(folder: Path, target: str = target) -> None:
-            built = build(model, [target], options, library=library)
-            (folder / "plan").write_bytes(built[target])
-
-        try:
-            entry = cache.get_or_build("engine", key | {"recipe": made}, write, label=f"tensorrt {target}")
-        except BuildError as error:
-            failed.append(f"{target}: {error}")
-            continue
-        plans[target] = entry.read("plan")
-        seconds[target] = round(entry.seconds, 3)
-        keys.append(entry.key)
-        seen.add(entry.status)
-    status = "hit" if seen == {"hit"} else "miss" if "miss" in seen else "off"
-    return plans, failed, seconds, keys, status
-
-
-def _names(islands: Sequence[Mapping[str, str]]) -> list[str]:
-    return sorted(one["node"] for one in islands)
-
-
-def _other_sizes(model: onnx.ModelProto, samples: BoundarySamples) -> dict[str, Range]:
-    """Ranges of open sizes other than the rows: tuned for what the samples have."""
-    found = {}
-    for value in model.graph.input:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.dim_param and dim.dim_param not in ("N", "U"):
-                seen = max(1, samples.feeds[value.name].shape[axis])
-                found[dim.dim_param] = Range(1, seen, max(512, 2 * seen))
-    return found
-
-
 def _notes(
     half: _Half,
-    failed: Sequence[str],
+    plans: Plans,
     library: Library,
     options: DenseOptions,
     targets: Sequence[str],
@@ -209,7 +176,7 @@ def _notes(
         notes.append(half.narrowed["text"])
     if not options.targets:
         notes.append(f"no --target was given: plans for all that {library.label} builds here ({', '.join(targets)})")
-    notes += [f"no plan for {line}" for line in failed]
+    notes += [*plans.notes, *(f"no plan for {line}" for line in plans.failed)]
     if fallback_reason:
         notes.append(f"no fallback to OpenVINO: {fallback_reason}")
     return notes
