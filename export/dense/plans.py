@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx
 
-from export.cache import CompileCache, engine_key
+from export.cache import CompileCache, Entry, engine_key
 from export.dense.options import DenseOptions
 from export.samples import BoundarySamples
 from export.tensorrt.build import BuildError, build
@@ -69,7 +69,7 @@ class PlanMaker:
                 plans[target], seconds[target] = refitted, round(time.perf_counter() - start, 3)
                 continue
             try:
-                entry = self._built(target, key)
+                entry = self._built_here(target, key, notes)
             except BuildError as error:
                 failed.append(f"{target}: {error}")
                 continue
@@ -80,9 +80,18 @@ class PlanMaker:
         status = "hit" if seen == {"hit"} else "miss" if "miss" in seen else "off"
         return Plans(plans, failed, notes, seconds, keys, status)
 
-    def _built(self, target: str, key: Mapping[str, Any]) -> Any:
+    def _built_here(self, target: str, key: Mapping[str, Any], notes: list[str]) -> Entry:
+        """To be refitted where that can be; a plan that can't is better than none."""
+        if refits_here(target):
+            try:
+                return self._built(target, key, refit=True)
+            except BuildError as error:
+                notes.append(f"{target}: can't be built to be refitted: {error}")
+        return self._built(target, key, refit=False)
+
+    def _built(self, target: str, key: Mapping[str, Any], *, refit: bool) -> Entry:
         sizes = {**batch_profile().sizes, **_other_sizes(self.model, self.samples)}
-        options = BuildOptions(profiles=(Profile(sizes),), refit=refits_here(target))
+        options = BuildOptions(profiles=(Profile(sizes),), refit=refit)
         made = recipe(self.library, target, options) | {"precision": self.precision, "islands": sorted(self.islands)}
 
         def write(folder: Path) -> None:

@@ -82,3 +82,20 @@ def test_a_plan_that_can_not_be_refitted_is_built_with_the_reason(gpu, tmp_path,
     with tfctr.ServingSession(tmp_path / "r", fallback=False) as session, tfctr.ServingSession(newer) as plain:
         got, want = session.predict(rankers.request(40)), plain.predict(rankers.request(40))
     np.testing.assert_allclose(got["score"], want["score"], atol=5e-3)
+
+
+def test_a_library_that_builds_no_plan_to_be_refitted(gpu, tmp_path, monkeypatch):
+    real = building._build_here
+
+    def without_refit(model, names, options, library):
+        if options.refit:
+            raise building.BuildError("tensorrt_rtx builds no plan for sm89: error: Myelin")
+        return real(model, names, options, library)
+
+    monkeypatch.setattr(building, "_build_apart", without_refit)
+    options = DenseOptions(dense="tensorrt", cache_dir="off", required=True, targets=("sm89",))
+    tfctr.convert(rankers.save(tmp_path / "m"), tmp_path / "b", dense=options)
+    (note,) = notes_of(tmp_path / "b")
+    assert note == "sm89: can't be built to be refitted: tensorrt_rtx builds no plan for sm89: error: Myelin"
+    with tfctr.ServingSession(tmp_path / "b", fallback=False) as session:
+        assert not session.describe()["dense"]["engines"][0]["refittable"]
