@@ -31,7 +31,7 @@ def output(capfd: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> tupl
 
 def break_packing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the last pass double every output of the packed form."""
-    right = pipeline.FORM_PASSES[-1]
+    right = pipeline.LAST_PASSES[-1]
 
     def wrong(item: GraphItem, options: ConvertOptions) -> PassOutcome:
         outcome = right.run(item, options)
@@ -43,8 +43,8 @@ def break_packing(monkeypatch: pytest.MonkeyPatch) -> None:
         output.name = view.add(twice).name + ":0"
         return outcome
 
-    changed = (*pipeline.FORM_PASSES[:-1], dataclasses.replace(right, run=wrong))
-    monkeypatch.setattr(pipeline, "FORM_PASSES", changed)
+    changed = (*pipeline.LAST_PASSES[:-1], dataclasses.replace(right, run=wrong))
+    monkeypatch.setattr(pipeline, "LAST_PASSES", changed)
 
 
 def test_equal_outputs_end_with_0(model: str, capfd: pytest.CaptureFixture[str]) -> None:
