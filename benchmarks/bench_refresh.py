@@ -12,6 +12,7 @@ translation, comparison with TensorFlow) is the same work in both and is shown a
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import pathlib
 import shutil
@@ -63,8 +64,8 @@ def _measure(folder: pathlib.Path, provider: str, targets: tuple[str, ...], roun
         dense = DenseOptions(dense=provider, targets=targets if provider == "tensorrt" else (), cache_dir=cache)
         bundle, fresh = folder / "bundle", folder / "fresh"
         timed = {
-            "convert": _timed(lambda b=bundle, d=dense: tfctr.convert(folder / "old", b, dense=d)),
-            "refresh": _timed(lambda b=bundle, f=fresh, c=cache: tfctr.refresh(b, folder / "new", f, cache_dir=c)),
+            "convert": _timed(functools.partial(tfctr.convert, folder / "old", bundle, dense=dense)),
+            "refresh": _timed(functools.partial(tfctr.refresh, bundle, folder / "new", fresh, cache_dir=cache)),
         }
         for what, one in timed.items():
             if number >= 0:
@@ -105,8 +106,8 @@ def _line(provider: str, found: dict[str, Any]) -> str:
     old, new = found["convert"], found["refresh"]
     return (
         f"{provider}: convert {old['seconds']:.1f} s (export {old['export']:.1f} s), refresh {new['seconds']:.1f} s "
-        f"(export {new['export']:.1f} s): {found['ratio']:.1%} without the export, {found['ratio_with_export']:.1%} with it; "
-        f"floor {FLOOR:.0%}: {'holds' if found['holds'] else 'MISSED'}"
+        f"(export {new['export']:.1f} s): {found['ratio']:.1%} without the export, "
+        f"{found['ratio_with_export']:.1%} with it; floor {FLOOR:.0%}: {'holds' if found['holds'] else 'MISSED'}"
     )
 
 

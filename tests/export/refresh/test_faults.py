@@ -68,7 +68,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, copies: tuple[Path, Path], da
     data = bytearray(path.read_bytes())
     if damage == "flipped":
         data[len(data) // 2] ^= 0xFF
-    path.write_bytes({"cut": data[:1000], "flipped": data, "emptied": b""}[damage])
+    path.write_bytes({"cut": bytes(data[:1000]), "flipped": bytes(data), "emptied": b""}[damage])
     with pytest.raises(CorruptFileError, match="tfctr_refresh.zip: damaged"):
         tfctr.refresh(bundle, new, tmp_path / "out")
 

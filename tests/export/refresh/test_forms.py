@@ -143,22 +143,20 @@ def test_the_engine_is_made_again_as_it_was_chosen(tmp_path: Path, monkeypatch: 
     np.testing.assert_array_equal(run_stock(tmp_path / "fresh", {SERVING: given})[SERVING]["score"], want)
 
 
-def test_a_tower_that_stayed_on_tensorflow_stays(tmp_path: Path, base: tuple[Path, Path], monkeypatch: Any) -> None:
+def test_a_tower_that_stayed_on_tensorflow_stays(base: tuple[Path, Path]) -> None:
     """Nothing is exported for it."""
-    from export.dense import tower
     from export.dense.options import DenseOptions
     from export.dense.reuse import entries_of, reused
     from tfctr.bundle.reader import read_manifest
 
     manifest = read_manifest(base[1])
-    entry = {"provider": "tensorflow", "precision": "fp32", "reason": "TensorFlow was faster", "clamp": None,
-             "targets": [], "islands": [], "buckets": []}  # fmt: skip
+    entry: dict[str, Any] = dict.fromkeys(("targets", "islands", "buckets"), ())
+    entry |= {"provider": "tensorflow", "precision": "fp32", "reason": "TensorFlow was faster", "clamp": None}
     manifest["signatures"][SERVING]["dense"] = entry
     options = DenseOptions(reuse=entries_of(manifest))
     assert reused(options, SERVING).dense == "tensorflow"
     assert reused(options, "another") is options
     assert reused(dataclasses.replace(options, reuse=None), SERVING).dense == "auto"
-    del tower, monkeypatch
 
 
 def test_a_wrong_graph_is_never_written(tmp_path: Path, base: tuple[Path, Path], monkeypatch: Any) -> None:

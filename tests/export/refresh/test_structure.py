@@ -34,7 +34,9 @@ CHANGES: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("changed", "words"), CHANGES, ids=[", ".join(c) + str(k) for k, (c, _) in enumerate(CHANGES)])
-def test_a_change_is_refused_and_named(tmp_path, base, changed, words):
+def test_a_change_is_refused_and_named(
+    tmp_path: Path, base: tuple[Path, Path], changed: dict[str, Any], words: tuple[str, ...]
+) -> None:
     new = small.save(tmp_path / "new", seed=1, **changed)
     with pytest.raises(ConvertAnewError) as caught:
         tfctr.refresh(base[1], new, tmp_path / "out")
@@ -45,7 +47,7 @@ def test_a_change_is_refused_and_named(tmp_path, base, changed, words):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["new"]
 
 
-def test_the_command_exits_with_5_and_one_line(tmp_path, base, capfd):
+def test_the_command_exits_with_5_and_one_line(tmp_path: Path, base: tuple[Path, Path], capfd: Any) -> None:
     new = small.save(tmp_path / "new", hidden=16)
     assert main(["refresh", str(base[1]), str(new), str(tmp_path / "out")]) == 5
     (line,) = [one for one in capfd.readouterr().err.splitlines() if one.startswith("tfctr: error")]
@@ -71,7 +73,7 @@ def _frozen(path: Path, seed: int, width: int = 2, inside: float = 3.0) -> Path:
     return path
 
 
-def test_frozen_weights_are_weights_and_what_is_inside_a_branch_is_structure(tmp_path):
+def test_frozen_weights_are_weights_and_what_is_inside_a_branch_is_structure(tmp_path: Path) -> None:
     tfctr.convert(_frozen(tmp_path / "old", 0), tmp_path / "bundle", dense="tensorflow")
     new = _frozen(tmp_path / "new", 1)
     report = tfctr.refresh(tmp_path / "bundle", new, tmp_path / "out")
@@ -86,7 +88,7 @@ def test_frozen_weights_are_weights_and_what_is_inside_a_branch_is_structure(tmp
         tfctr.refresh(tmp_path / "bundle", _frozen(tmp_path / "wide", 1, width=3), tmp_path / "out2")
 
 
-def test_names_do_not_matter(tmp_path, base):
+def test_names_do_not_matter(tmp_path: Path, base: tuple[Path, Path]) -> None:
     """The same model saved from another process, or after others were made, has other names throughout."""
     from graph_opt import pipeline
     from graph_opt.options import ConvertOptions
