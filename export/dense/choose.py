@@ -19,12 +19,14 @@ from tfctr.errors import TfctrError
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
     """built: None where the tower stays on TensorFlow. reason: why it is this one, with numbers, or why none.
-    considered: provider -> what came of it, of the others. steps: of a provider that was tried and not taken.
+    considered: provider -> what came of it, of the others. tried: of the engines that were made and not taken, the
+    one that came nearest: its times and steps say what the reason says in words.
     """
 
     built: Built | None
     reason: str
     considered: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tried: Built | None = None
 
 
 def choose(
@@ -65,6 +67,7 @@ def choose(
 def _fastest(options: DenseOptions, make: Callable[[str], Built]) -> Choice:
     told: dict[str, str] = {}
     found: list[Built] = []
+    slower: list[Built] = []
     for provider in (OPENVINO, TENSORRT):
         reason = _why_not(provider, options)
         if reason:
@@ -76,10 +79,10 @@ def _fastest(options: DenseOptions, make: Callable[[str], Built]) -> Choice:
             told[provider] = str(error)
             continue
         told[provider] = str(built.versus.get("reason", "its speed was not measured"))
-        if built.versus.get("faster"):
-            found.append(built)
+        (found if built.versus.get("faster") else slower).append(built)
     if not found:
-        return Choice(built=None, reason=_all_told(told), considered=told)
+        nearest = max(slower, key=lambda one: _gain(one.versus), default=None)
+        return Choice(built=None, reason=_all_told(told), considered=told, tried=nearest)
     best = max(found, key=lambda one: _gain(one.versus))
     others = {provider: text for provider, text in told.items() if provider != best.provider}
     return Choice(built=best, reason=told[best.provider], considered=others)
@@ -93,7 +96,7 @@ def _why_not(provider: str, options: DenseOptions) -> str:
 
 
 def _gain(versus: Mapping[str, Any]) -> float:
-    return float(versus["geometric_mean"])
+    return float(versus.get("geometric_mean", 0.0))
 
 
 def _all_told(told: Mapping[str, str]) -> str:

@@ -40,6 +40,9 @@ def dense_entry(
         "considered": dict(choice.considered) if choice else {},
     }
     entry |= _of_tower(exported) | _of_engine(built)
+    tried = choice.tried if choice is not None and built is None else None
+    if tried is not None:
+        entry |= {"steps": [dict(one) for one in tried.steps], "versus_tensorflow": dict(tried.versus)}
     entry["key"] = {"tower": exported.key if exported else "", "engine": built.key if built else ""}
     entry["cache"] = {"tower": exported.cache if exported else "off", "engine": built.cache if built else "off"}
     return entry

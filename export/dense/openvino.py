@@ -7,7 +7,6 @@ the samples and judged by the accuracy gate; where it fails, or this CPU has no 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +19,7 @@ from export.dense.options import OPENVINO, DenseOptions
 from export.dense.reuse import tuned_before
 from export.dense.spec import engine_tensors
 from export.dense.tower import ONNX_FILE, ExportedTower
-from export.openvino.options import EngineOptions
-from export.openvino.tuning import Tuned, tune
+from export.openvino.tuning import TUNER_VERSION, Tuned, tune
 from export.referee import ATOL, RTOL
 from export.samples import BoundarySamples, batches
 from export.tower_session import TowerSession
@@ -104,6 +102,7 @@ class _Compiled:
     def _recipe(self) -> dict[str, Any]:
         return {
             "recipe": RECIPE_VERSION,
+            "tuner": TUNER_VERSION,
             "provider": OPENVINO,
             "version": installed(),
             "precision": self.precision,
@@ -123,9 +122,8 @@ class _Compiled:
             if before is not None:
                 tuned = Tuned.from_json(before)
             else:
-                tuned = tune(tower, onnx_path, self.precision, threads, TUNING_SECONDS)
-                if self.options.buckets is not None:
-                    tuned = _with_buckets(tuned, self.options.buckets)
+                buckets = self.options.buckets
+                tuned = tune(tower, onnx_path, self.precision, threads, TUNING_SECONDS, buckets=buckets)
             with _opened(self._spec(tuned, (EngineFile(role="onnx", path=onnx_path),))) as engine:
                 for role, data in engine.export().items():
                     (folder / _blob_name(role)).write_bytes(data)
@@ -178,12 +176,6 @@ class _Compiled:
             cache=self.entry.status,
             seconds={"tune and compile": round(self.entry.seconds, 3)},
         )
-
-
-def _with_buckets(tuned: Tuned, buckets: Sequence[int]) -> Tuned:
-    """The variants that were asked for, in place of those that pay on this machine."""
-    options = EngineOptions(buckets=tuple(sorted(set(buckets))))
-    return dataclasses.replace(tuned, buckets=options.buckets, options=options.to_json())
 
 
 def _blob_name(role: str) -> str:

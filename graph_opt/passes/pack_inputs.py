@@ -45,7 +45,9 @@ def pack_inputs(item: GraphItem, options: ConvertOptions) -> PassOutcome:
     del options
     refused = []
     packed = []
-    for name in (*item.optimise, *(form.signature for form in (*item.split.values(), *item.dense.values()))):
+    split = [form.signature for form in item.split.values()]
+    dense = [form.signature for form in item.dense.values()]
+    for name in (*item.optimise, *split, *dense):
         reason = _why_not(item, name)
         if reason is not None:
             refused.append(Refused(what=f"signature {name}", reason=reason))

@@ -62,6 +62,7 @@ def test_auto_takes_what_is_faster(
         assert [row["ratio"] for row in entry["versus_tensorflow"]["rows"]] == list(RATIOS.values())
     else:
         assert entry["reason"].startswith("openvino: OpenVINO is slower at 32 rows (0.80x); tensorrt: ")
+        assert entry["versus_tensorflow"]["geometric_mean"] == 0.8 and entry["steps"][-1]["what"] == "FP32"
 
 
 def test_auto_with_a_precision_that_only_a_gpu_has(ranker: Path, convert: Convert) -> None:
@@ -122,7 +123,9 @@ def bf16_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     open_engine = openvino.open_engine
     monkeypatch.setattr(openvino, "open_engine", lambda spec: open_engine(dataclasses.replace(spec, precision="fp32")))
     tune = openvino.tune
-    monkeypatch.setattr(openvino, "tune", lambda tower, path, precision, *more: tune(tower, path, "fp32", *more))
+    monkeypatch.setattr(
+        openvino, "tune", lambda tower, path, precision, *more, **named: tune(tower, path, "fp32", *more, **named)
+    )
     run, describe = Engine.run, Engine.describe
 
     def rounded(engine: Engine, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
