@@ -27,6 +27,8 @@ from export.tower import Tower, TowerTensor
 from tfctr.engines.native import open_engine
 from tfctr.engines.spec import EngineFile, EngineSpec, EngineTensor
 
+# Raised with every change of what is chosen by equal times; part of the key under which a result is cached.
+TUNER_VERSION = 1
 # Of the seconds, for the variants; the rest is for the comparison with TensorFlow.
 _VARIANTS_SHARE = 0.5
 
