@@ -17,6 +17,8 @@ WORKLOAD = {rows: 1.0 + (len(_SPREAD) / len(_ROUND) if rows in _ROUND else 0.0) 
 # A variant holds the weights once more and is compiled at every load: the workload must gain this much by it.
 LEAST_GAIN = 1.015
 MOST_VARIANTS = 5
+# What the weights of all static variants of a tower may take.
+MOST_BYTES = 256 * 2**20
 # No batch size of the workload may be expected to be slower than with the dynamic variant alone, by more than this.
 LOSES_AT_MOST = 1.1
 # A batch is filled up only where that is expected to be this much faster than the dynamic variant.
@@ -55,11 +57,18 @@ class Times:
         return self.static_ms[bucket] + (self.copy_ms * rows if rows < bucket else 0.0)
 
 
-def choose_options(times: Times, users: int = 0, workload: Mapping[int, float] = WORKLOAD) -> EngineOptions:
+def most_variants(weights_bytes: int) -> int:
+    """How many static variants a tower with so many bytes of weights may have."""
+    return min(MOST_VARIANTS, MOST_BYTES // max(weights_bytes, 1))
+
+
+def choose_options(
+    times: Times, users: int = 0, most: int = MOST_VARIANTS, workload: Mapping[int, float] = WORKLOAD
+) -> EngineOptions:
     """The variants that pay, added one by one while the workload's geometric mean gains ``LEAST_GAIN``."""
     dynamic = {rows: times.dynamic(rows) for rows in workload}
     chosen, cost = EngineOptions(users=users), _cost(times, EngineOptions(), workload)
-    while len(chosen.buckets) < MOST_VARIANTS:
+    while len(chosen.buckets) < most:
         better = [
             (_cost(times, options, workload), options)
             for bucket in sorted(set(times.static_ms) - set(chosen.buckets))

@@ -23,11 +23,13 @@ from tfctr.profiling.paired import Timing, measure_paired
 
 # Static variants that are tried; the dynamic one is measured at the same rows.
 CANDIDATES = (1, 8, 32, 64, 128, 256, 512)
+# Of a tower so large that all of these at once would take this much for weights.
+_FEW, _MOST_BYTES = (8, 64, 256), 2**30
 # Rows at which the engine is compared with TensorFlow.
 COMPARED = (32, 256, 512)
 # Of inner sizes that a tower leaves open, such as the length of a history.
 INNER = 20
-_LEAST_ROUNDS, _MOST_ROUNDS, _WARMUP = 3, 40, 2
+_LEAST_ROUNDS, _MOST_ROUNDS, _WARMUP = 3, 40, 1
 # Rows of a short run, and the share of the seconds that all of these get.
 _SMALL, _SMALL_SHARE = 64, 0.35
 
@@ -126,6 +128,11 @@ def _warmed(name: str, rows: int, call: _Call) -> dict[str, _Call]:
 def only_rows_are_open(tower: Tower) -> bool:
     """Whether numbers of rows and users make every shape of the tower known: what a static variant needs."""
     return all(one.shape and None not in one.shape[1:] for one in tower.inputs)
+
+
+def candidates(weights_bytes: int) -> tuple[int, ...]:
+    """Static variants to try. All are in memory at once, each with its own weights."""
+    return CANDIDATES if weights_bytes * len(CANDIDATES) <= _MOST_BYTES else _FEW
 
 
 def users_of(tower: Tower) -> int:

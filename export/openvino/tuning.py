@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from export.onnx.naming import dimensions
-from export.openvino.choose import LEAST_GAIN, Times, choose_options, compare, gain
+from export.openvino.choose import LEAST_GAIN, Times, choose_options, compare, gain, most_variants
 from export.openvino.measure import (
-    CANDIDATES,
     COMPARED,
     Bench,
     Calls,
     Runner,
     as_json,
+    candidates,
     least_ms,
     only_rows_are_open,
     users_of,
@@ -117,8 +117,13 @@ def _variants(bench: Bench, seconds: float) -> tuple[EngineOptions, dict[str, An
     if not only_rows_are_open(bench.tower):
         note = "one dynamic variant: sizes other than the rows are open"
         return EngineOptions(), {"note": note, "variants": []}
-    times = bench.variants(CANDIDATES, seconds)
-    options = choose_options(times, users_of(bench.tower))
+    weights_bytes = bench.tower.graph_def.ByteSize()
+    most = most_variants(weights_bytes)
+    if not most:
+        note = f"one dynamic variant: {weights_bytes >> 20} MB of weights are too much for more than one"
+        return EngineOptions(), {"note": note, "variants": []}
+    times = bench.variants(candidates(weights_bytes), seconds)
+    options = choose_options(times, users_of(bench.tower), most)
     return options, {"note": _note(options, times), "variants": as_json(times), "gain": round(gain(times, options), 4)}
 
 

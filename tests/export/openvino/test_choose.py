@@ -15,8 +15,9 @@ from export.openvino.choose import (
     choose_options,
     compare,
     gain,
+    most_variants,
 )
-from export.openvino.measure import CANDIDATES
+from export.openvino.measure import CANDIDATES, candidates
 from export.openvino.options import EngineOptions
 
 
@@ -83,6 +84,17 @@ def test_times_between_the_measured_ones():
 
 def test_one_measured_size():
     assert Times(dynamic_ms={32: 2.0}, static_ms={}).dynamic(64) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "most", "tried"), [(8, 5, CANDIDATES), (100, 2, CANDIDATES), (200, 1, (8, 64, 256))]
+)
+def test_large_towers_have_few_variants(megabytes, most, tried):
+    """Each holds the weights once more; while they are measured all of them do."""
+    assert most_variants(megabytes << 20) == most
+    assert candidates(megabytes << 20) == tried
+    times = Times(dynamic_ms=linear(0.6, 0.07), static_ms=linear(0.3, 0.035))
+    assert len(choose_options(times, most=most).buckets) == min(most, len(choose_options(times).buckets))
 
 
 def test_users_stand_in_the_options():

@@ -142,6 +142,15 @@ def test_open_inner_sizes_get_no_static_variant(monkeypatch):
     assert len(machine.opened) == 1
 
 
+def test_a_tower_that_is_too_large_gets_no_static_variant(monkeypatch):
+    machine = Machine(attention)
+    monkeypatch.setattr("export.openvino.choose.MOST_BYTES", 2**20)
+    tuned = machine.tune("dlrm")
+    assert tuned.buckets == ()
+    assert "MB of weights are too much" in tuned.timing["note"]
+    assert len(machine.opened) == 1
+
+
 class _Reference:
     def __init__(self, machine):
         self._machine = machine
