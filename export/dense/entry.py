@@ -43,6 +43,7 @@ def dense_entry(
     tried = choice.tried if choice is not None and built is None else None
     if tried is not None:
         entry |= {"steps": [dict(one) for one in tried.steps], "versus_tensorflow": dict(tried.versus)}
+        built = tried  # its key and how it was come by
     entry["key"] = {"tower": exported.key if exported else "", "engine": built.key if built else ""}
     entry["cache"] = {"tower": exported.cache if exported else "off", "engine": built.cache if built else "off"}
     return entry

@@ -18,6 +18,7 @@ import onnx
 
 from export.cache import CompileCache
 from export.dense.built import Built, NotUsable, step
+from export.dense.on_gpu import run_on_gpu
 from export.dense.options import OPENVINO, TENSORFLOW, TENSORRT, DenseOptions
 from export.dense.plans import PlanMaker, Plans
 from export.dense.spec import engine_tensors
@@ -38,7 +39,7 @@ _FP16_FILE, _NARROWED = "fp16.onnx", "narrowed.json"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Half:
     """The tower as plans are built from it. data: ONNX bytes. narrowed: ``Narrowed.to_json``; {} where fp32 was asked
-    for. cache: of the FP16 step.
+    for. cache: of the FP16 step. clamped: inputs that are clipped.
     """
 
     precision: str
@@ -46,6 +47,7 @@ class _Half:
     narrowed: Mapping[str, Any]
     cache: str
     seconds: float
+    clamped: tuple[str, ...] = ()
 
     @property
     def islands(self) -> tuple[Mapping[str, str], ...]:
@@ -77,35 +79,48 @@ def tensorrt_engine(
     ).make(targets)
     if not plans.by_target:
         raise NotUsable(f"no plan was built: {'; '.join(plans.failed)}")
-    fp16 = (("fp16_onnx", _FP16_FILE, half.data),) if half.precision == "fp16" else ()
-    fallback_reason = why_not(OPENVINO)
+    files = _files(exported, half, plans.by_target)
+    made_with = {"name": library.name, "version": library.version}
+    run_options = {"tensorrt": {"library": library.name, "version": library.version}}
     clamp = (half.narrowed.get("clamp") or {}).get("clamp")
+    gate = _gate(half.narrowed.get("gate"))
+    versus: Mapping[str, Any] = {}
+    not_run = why_not(TENSORRT, {"files": [{"role": role} for role, _, _ in files], "engine": made_with})
+    if not not_run:
+        clips = dict.fromkeys(half.clamped, clamp) if clamp is not None else {}
+        tensors = (inputs, outputs)
+        gate, versus = run_on_gpu(exported, tensors, half.precision, files, run_options, samples, options, clips)
+        steps.append(step("on the GPU of this machine", gate))
     return Built(
         provider=TENSORRT,
         precision=half.precision,
-        files=(
-            ("onnx", ONNX_FILE, exported.data),
-            *fp16,
-            *((f"plan:{target}", f"{target}.plan", plan) for target, plan in plans.by_target.items()),
-        ),
+        files=files,
         inputs=inputs,
         outputs=outputs,
-        options={"tensorrt": {"library": library.name, "version": library.version}},
-        engine={"name": library.name, "version": library.version},
+        options=run_options,
+        engine=made_with,
         parity={},
         judged_on=samples.told,
-        fallback=TENSORFLOW if fallback_reason else OPENVINO,
-        gate=_gate(half.narrowed.get("gate")),
+        fallback=TENSORFLOW if why_not(OPENVINO) else OPENVINO,
+        gate=gate,
         targets=tuple(plans.by_target),
         islands=half.islands,
         clamp=clamp,
         steps=tuple(steps),
-        notes=tuple(_notes(half, plans, library, options, targets, fallback_reason)),
+        notes=tuple(_notes(half, plans, library, options, targets, not_run)),
+        versus=versus,
         timing={"build_seconds": dict(plans.seconds)},
         key=plans.keys[-1] if plans.keys else "",
         cache=plans.status,
         seconds={"fp16": round(half.seconds, 3), "plans": round(sum(plans.seconds.values()), 3)},
     )
+
+
+def _files(exported: ExportedTower, half: _Half, plans: Mapping[str, bytes]) -> tuple[tuple[str, str, bytes], ...]:
+    """(role, name, contents): the fp32 model is the fallback's."""
+    fp16 = (("fp16_onnx", _FP16_FILE, half.data),) if half.precision == "fp16" else ()
+    built = ((f"plan:{target}", f"{target}.plan", plan) for target, plan in plans.items())
+    return (("onnx", ONNX_FILE, exported.data), *fp16, *built)
 
 
 def _narrowed(
@@ -143,7 +158,15 @@ def _narrowed(
         raise NotUsable(f"FP16: {error}") from error
     told = json.loads(entry.read(_NARROWED))
     data = entry.read(_FP16_FILE) if told["precision"] == "fp16" else exported.data
-    return _Half(precision=told["precision"], data=data, narrowed=told, cache=entry.status, seconds=entry.seconds)
+    clamped = tuple(name for name in narrow.clamped if name not in told["clamp"]["masks"])
+    return _Half(
+        precision=told["precision"],
+        data=data,
+        narrowed=told,
+        cache=entry.status,
+        seconds=entry.seconds,
+        clamped=clamped,
+    )
 
 
 def _write(found: Narrowed, folder: Path) -> None:
@@ -169,7 +192,7 @@ def _notes(
     library: Library,
     options: DenseOptions,
     targets: Sequence[str],
-    fallback_reason: str,
+    not_run: str,
 ) -> list[str]:
     notes = []
     if half.narrowed:
@@ -177,8 +200,10 @@ def _notes(
     if not options.targets:
         notes.append(f"no --target was given: plans for all that {library.label} builds here ({', '.join(targets)})")
     notes += [*plans.notes, *(f"no plan for {line}" for line in plans.failed)]
-    if fallback_reason:
-        notes.append(f"no fallback to OpenVINO: {fallback_reason}")
+    if not_run:
+        notes.append(f"the plans were not run here: {not_run}")
+    if reason := why_not(OPENVINO):
+        notes.append(f"no fallback to OpenVINO: {reason}")
     return notes
 
 

@@ -60,7 +60,9 @@ def _words(form: str, entry: Mapping[str, Any]) -> DenseWords:
         steps=tuple((one["what"], (one.get("gate") or {}).get("text", "")) for one in entry.get("steps", ())),
         islands=tuple((one["node"], one.get("reason", "")) for one in entry.get("islands", ())),
         left_outside=tuple(_left(line) for line in entry.get("left_outside", ())),
-        times=tuple((r["rows"], r["tensorflow_ms"], r["openvino_ms"], r["ratio"]) for r in rows),
+        times=tuple(
+            (r["rows"], r["tensorflow_ms"], r.get("engine_ms", r.get("openvino_ms")), r["ratio"]) for r in rows
+        ),
         notes=tuple(entry.get("notes", ())),
         entry=entry,
     )
