@@ -50,6 +50,13 @@ def test_user_rows(split, options):
         check(graph.run(split.feeds(0, 0)), split.expected(split.feeds(0, 1)))
 
 
+def test_two_threads(small):
+    with native.open_engine(small.spec(threads=2, options=OPTIONS)) as engine:
+        for rows in SIZES:
+            check(engine.run(small.feeds(rows)), small.expected(small.feeds(rows)))
+        assert engine.describe()["threads"] == 2
+
+
 def test_variants_are_used_as_options_say(small):
     with native.open_engine(small.spec(options=OPTIONS)) as engine:
         for rows in (0, 5, 16, 20, 75):  # nothing, dynamic, 16, filled up to 32, 32 + 32 + dynamic

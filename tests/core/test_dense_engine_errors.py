@@ -92,6 +92,16 @@ WRONG_INPUTS = [
     ({"scale": np.zeros((2,), np.float32)}, r"input 'scale' is float32 \[2\], expected float32 \[1\]"),
     ({"row_to_user": np.zeros((4,), np.int64)}, r"input 'row_to_user' is int64 \[4\], expected int64 \[N\], N = 3"),
 ]
+WRONG_INPUTS += [
+    (
+        {"row_to_user": np.int64([0, user, 0])},
+        rf"input 'row_to_user' holds {user} for row 1, expected a user row in \[0, 1\)",
+    )
+    for user in (1, -1, 2**40)
+]
+WRONG_INPUTS += [
+    ({"user": np.zeros((0, 8), np.float32)}, r"input 'row_to_user' holds 0 for row 0, expected a user row in \[0, 0\)")
+]
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG_INPUTS)

@@ -34,7 +34,8 @@ class EngineTensor:
 
     name: by which it is bound, the ONNX model's. dtype: NumPy's name. shape: sizes, and names for the open ones, as the
     ONNX model has them: "N" rows, "U" user rows, others by their own names. Equal names are equal sizes, which every
-    call is checked for; an output's open size is read off the inputs.
+    call is checked for; an output's open size is read off the inputs. Values of an int64 input "row_to_user" [N] are
+    checked to be rows of "U".
     """
 
     name: str

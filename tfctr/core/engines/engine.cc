@@ -1,6 +1,7 @@
 #include "tfctr/core/engines/engine.h"
 
 #include <charconv>
+#include <cstring>
 #include <utility>
 
 namespace tfctr {
@@ -70,6 +71,18 @@ class Borrowed {
   Scratch scratch_;
 };
 
+// The input whose values are numbers of user rows.
+int RowToUser(const EngineSpec& spec) {
+  const int rows = spec.OpenIndex(kRowsName);
+  if (rows < 0 || spec.OpenIndex(kUsersName) < 0) return -1;
+  for (size_t i = 0; i < spec.inputs.size(); ++i) {
+    const EngineTensor& one = spec.inputs[i];
+    const bool is_rows = one.dims.size() == 1 && one.dims[0].open == rows;
+    if (one.name == kRowToUserName && one.dtype == DType::kInt64 && is_rows) return static_cast<int>(i);
+  }
+  return -1;
+}
+
 }  // namespace
 
 Status EngineSpec::AddInput(const std::string& name, DType dtype, std::string_view dims) {
@@ -124,7 +137,11 @@ std::string EngineSpec::Key() const {
   return key;
 }
 
-Engine::Engine(EngineSpec spec) : spec_(std::move(spec)), rows_(spec_.OpenIndex(kRowsName)) {}
+Engine::Engine(EngineSpec spec)
+    : spec_(std::move(spec)),
+      rows_(spec_.OpenIndex(kRowsName)),
+      users_(spec_.OpenIndex(kUsersName)),
+      row_to_user_(RowToUser(spec_)) {}
 
 // Checks every input and fills the open sizes.
 Status Engine::Bind(const std::vector<InputView>& inputs, std::vector<int64_t>* sizes) const {
@@ -159,6 +176,20 @@ Status Engine::Bind(const std::vector<InputView>& inputs, std::vector<int64_t>* 
   return Status::Ok();
 }
 
+Status Engine::CheckUsers(const std::vector<InputView>& inputs, const std::vector<int64_t>& sizes) const {
+  if (row_to_user_ < 0) return Status::Ok();
+  const InputView& view = inputs[static_cast<size_t>(row_to_user_)];
+  const int64_t users = sizes[static_cast<size_t>(users_)];
+  for (int64_t row = 0; row < view.dims[0]; ++row) {
+    int64_t user = 0;
+    std::memcpy(&user, static_cast<const char*>(view.data) + row * static_cast<int64_t>(sizeof(user)), sizeof(user));
+    if (user >= 0 && user < users) continue;
+    return Status::Invalid("input 'row_to_user' holds " + std::to_string(user) + " for row " + std::to_string(row) +
+                           ", expected a user row in [0, " + std::to_string(users) + ")");
+  }
+  return Status::Ok();
+}
+
 Status Engine::Run(const std::vector<InputView>& inputs, OutputSink* outputs, const std::string* label) {
   Borrowed borrowed;
   Scratch& scratch = borrowed.get();
@@ -168,6 +199,7 @@ Status Engine::Run(const std::vector<InputView>& inputs, OutputSink* outputs, co
     return status;
   };
   Status status = Bind(inputs, &scratch.sizes);
+  if (status.ok()) status = CheckUsers(inputs, scratch.sizes);
   if (!status.ok()) return named(std::move(status));
   const bool empty = rows_ >= 0 && scratch.sizes[static_cast<size_t>(rows_)] == 0;
   scratch.outputs.resize(spec_.outputs.size());

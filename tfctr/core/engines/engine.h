@@ -25,6 +25,8 @@ namespace tfctr {
 // Rows of the batch and rows of users: names of open sizes that mean something.
 inline constexpr char kRowsName[] = "N";
 inline constexpr char kUsersName[] = "U";
+// The input that says whose user row each row has: int64 [N]. Its values are checked, as engines would not.
+inline constexpr char kRowToUserName[] = "row_to_user";
 
 // A size: fixed, or open (open >= 0: index into EngineSpec::open_names).
 struct EngineDim {
@@ -114,8 +116,11 @@ class TFCTR_EXPORT Engine {
 
  private:
   Status Bind(const std::vector<InputView>& inputs, std::vector<int64_t>* sizes) const;
+  Status CheckUsers(const std::vector<InputView>& inputs, const std::vector<int64_t>& sizes) const;
   const EngineSpec spec_;
-  const int rows_;  // open index of kRowsName
+  const int rows_;         // open index of kRowsName
+  const int users_;        // open index of kUsersName
+  const int row_to_user_;  // index of that input; -1: none
 };
 
 // Opens an engine of one provider. Its messages need not name the engine.

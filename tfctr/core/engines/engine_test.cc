@@ -139,6 +139,25 @@ void WrongCalls() {
   CHECK_FAILS(engine->Run(call.views, &memory, &label), Code::kInvalid, "engine 'other' (fake): unlucky");
 }
 
+void RowsOfUsers() {
+  EngineSpec spec = Spec("users");
+  CHECK_OK(spec.AddInput(kRowToUserName, DType::kInt64, "N"));
+  const auto engine = OpenEngine(spec).Take();
+  const int64_t dims[] = {3};
+  int64_t users[] = {0, 1, 1};
+  const auto run = [&] {
+    Call call(3, 2);
+    call.views.push_back({DType::kInt64, users, dims, 1});
+    Memory memory;
+    return engine->Run(call.views, &memory);
+  };
+  CHECK_OK(run());
+  for (const int64_t wrong : {int64_t{2}, int64_t{-1}, INT64_MIN, INT64_MAX}) {
+    users[2] = wrong;
+    CHECK_FAILS(run(), Code::kInvalid, "holds " + std::to_string(wrong) + " for row 2, expected a user row in [0, 2)");
+  }
+}
+
 void Specs() {
   EngineSpec spec = Spec();
   CHECK_FAILS(spec.AddInput("y", DType::kFloat32, "N,-3"), Code::kInvalid, "tensor 'y': size '-3'");
@@ -236,6 +255,7 @@ int main() {
   tfctr::RegisterEngineProvider("fake", &tfctr::OpenFake);
   tfctr::Runs();
   tfctr::WrongCalls();
+  tfctr::RowsOfUsers();
   tfctr::Specs();
   tfctr::SharedByWhatTheyAre();
   tfctr::OneOpeningForManyThreads();
