@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     console = common.results()
     kind = "tfctr bundle" if model.is_bundle else "SavedModel"
     console.print(f"[bold]{kind}[/] {model.path}", highlight=False)
+    _print_refreshed(console, model.manifest)
     for name in names:
         _print_signature(console, name, model.info(name))
     _print_placement(console, model.manifest)
@@ -61,6 +62,16 @@ def run(args: argparse.Namespace) -> int:
     if args.verify:
         console.print("all checksums are right")
     return 0
+
+
+def _print_refreshed(console: rich.console.Console, manifest: Mapping[str, Any]) -> None:
+    told = manifest.get("refreshed")
+    if told:
+        count, converted = told["generation"], told["converted"]["created"]
+        times = f"{count} time{'' if count == 1 else 's'}"
+        console.print(
+            f"refreshed {times} since its conversion of {converted}, last from {told['from']['path']}", markup=False
+        )
 
 
 def _shape(shape: Any) -> str:

@@ -78,6 +78,38 @@ def test_the_split_form_is_proven_again_with_the_parts_of_the_new_weights(tmp_pa
     np.testing.assert_allclose(found[0], want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dense_limit_bytes": 64, "user_features": ("user", "age")},  # weights in files, their parts too
+        {"device_map": {"sparse": "/CPU:0", "dense": "/GPU:0"}, "user_features": ("user",)},
+        {"user_features": ("user",), "table_dtype": "fp16", "max_dp": 0.1, "max_bias": 0.1},
+        {"disable": ("pack_inputs", "normalise")},
+        {"disable": ("fuse_lookups",)},
+    ],
+    ids=["weights in files", "two devices", "narrow and split", "passes disabled", "unfused"],
+)
+def test_options_of_the_conversion_are_kept(tmp_path: Path, options: dict[str, Any]) -> None:
+    old, new = _users(tmp_path / "old", 0), _users(tmp_path / "new", 1)
+    tfctr.convert(old, tmp_path / "bundle", dense="tensorflow", **options)
+    reports = [
+        tfctr.refresh(tmp_path / "bundle", new, tmp_path / "fresh"),
+        tfctr.convert(new, tmp_path / "anew", dense="tensorflow", **options),
+    ]
+    assert len({len(r.manifest["store"]["files"]) for r in reports}) == 1
+    given = _request()
+    requests = [given]
+    if "user_features" in options:
+        users = [name for name in given if name in options["user_features"]]
+        requests.append({name: value[:1] if name in users else value for name, value in given.items()})
+    for request in requests:
+        found = []
+        for report in reports:
+            with tfctr.ServingSession(report.path) as session:
+                found.append(session.predict(request)["score"])
+        np.testing.assert_array_equal(found[0], found[1])
+
+
 def test_narrow_tables_are_narrow_again(tmp_path: Path) -> None:
     old, new = _users(tmp_path / "old", 0), _users(tmp_path / "new", 1)
     options: dict[str, Any] = {"table_dtype": "fp16", "max_dp": 0.1, "max_bias": 0.1, "dense": "tensorflow"}
