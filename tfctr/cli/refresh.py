@@ -89,7 +89,7 @@ def _print(report: dict[str, Any], args: argparse.Namespace) -> None:
     for line in summary.lines(report):
         console.print(line, markup=False)
     console.print(f"outputs against the new model: {'equal' if report['parity']['ok'] else 'DIFFERENT'}")
-    console.print(
-        f"took {report['elapsed_ms'] / 1000:.1f} s; refreshed {told['generation']} times since its conversion"
-    )
+    count = told["generation"]
+    times = f"{count} time{'' if count == 1 else 's'}"
+    console.print(f"took {report['elapsed_ms'] / 1000:.1f} s; refreshed {times} since its conversion")
     console.print(f"bundle: {args.output}", markup=False)
