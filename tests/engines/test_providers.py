@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -183,6 +184,30 @@ def test_the_native_library_runs_a_plan_through_python(machine, plan):
         with pytest.raises(InputError, match="serving_default.*'x'"):
             engine.run({"x": np.zeros((2, 4), np.float32)})
     assert machine.calls.count(("deserialise",)) == 1  # two users of one engine
+    assert machine.driver.live() == {"memory": 0, "streams": 0, "graphs": 0}
+
+
+def test_many_threads_through_the_native_library(machine, plan):
+    providers.load("tensorrt")
+    failed = []
+    with native.open_engine(spec(plan, options={"tensorrt": {"contexts": 3}})) as engine:
+
+        def work(seed):
+            mine = np.random.default_rng(seed)
+            for _ in range(10):
+                x = mine.normal(size=(int(mine.integers(1, 100)), 3)).astype(np.float32)
+                if not np.allclose(engine.run({"x": x})["y"], expected(plan.read_bytes(), x), rtol=1e-6):
+                    failed.append(seed)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        told = engine.describe()
+    assert failed == []
+    assert told["calls"] == 160
+    assert 1 <= told["lanes"] <= 3
     assert machine.driver.live() == {"memory": 0, "streams": 0, "graphs": 0}
 
 
