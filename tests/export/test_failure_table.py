@@ -168,7 +168,7 @@ TENSORRT = {
         "engines/test_tensorrt_engine.py::test_what_is_no_plan_is_told_so",
     ),
     "A refit may drop a bias": (
-        "engines/test_tensorrt_engine.py::test_a_bias_that_a_refit_drops_is_found_by_the_probe",
+        "engines/test_tensorrt_refit.py::test_a_bias_that_a_refit_drops_is_found_by_the_probe",
         "gpu/test_refit.py::test_biases_of_matrix_products_are_kept",
     ),
 }
