@@ -27,6 +27,7 @@ from tfctr.engines import tensorrt_cuda
 
 NAME = "serving_default"
 VERSION = "1.7.1.116"
+ATOL = 1e-5
 
 
 def save(folder: Path) -> Path:
@@ -104,3 +105,11 @@ def with_gpu(patch: pytest.MonkeyPatch, capability: tuple[int, int] = (8, 9)) ->
     tensorrt_cuda.driver.cache_clear()
     tensorrt_cuda.gpu.cache_clear()
     return trt
+
+
+def same(got: dict[str, np.ndarray], want: dict[str, np.ndarray], atol: float = ATOL) -> None:
+    """Outputs of two sessions."""
+    assert got.keys() == want.keys()
+    for name in want:
+        assert got[name].dtype == want[name].dtype
+        np.testing.assert_allclose(got[name], want[name], atol=atol, rtol=ATOL)
