@@ -35,7 +35,9 @@ class DenseOptions:
     cache_dir: folder of the compile cache; None: the user's; "off": none. cache_limit_bytes: its size, from above.
     required: raise StrictRefusal where a tower stays on TensorFlow. threads: of an engine. islands: form -> node -> why
     it stays fp32 in the fp16 tower of that form, on top of those found (a refresh gives those of before). buckets:
-    batch sizes that get a variant of their own; None: those that pay on this machine.
+    batch sizes that get a variant of their own; None: those that pay on this machine. reuse: form -> its ``dense`` of a
+    manifest: what a refresh takes over instead of choosing (``export.dense.reuse``); None: everything is chosen anew.
+    reuse_files: files that ``reuse`` names, by name.
     """
 
     dense: str = AUTO
@@ -77,7 +79,8 @@ def check_dense(options: DenseOptions) -> None:
     if options.precision is not None and options.precision not in known:
         raise UsageError(f"--precision {options.precision}: expected {', '.join(known)}")
     if options.dense != AUTO and options.precision_for(options.dense) is None:
-        raise UsageError(f"--dense {options.dense} --precision {options.precision}: no such pair; {valid_pairs()}")
+        asked = f"--dense {options.dense} --precision {options.precision}"
+        raise UsageError(f"{asked}: no such pair; there are {valid_pairs()}")
     if options.dense == TENSORFLOW and options.required:
         raise UsageError("--dense-required: contradicts --dense tensorflow, which leaves the tower where it is")
     if options.dense == OPENVINO and (reason := why_not(OPENVINO)):
@@ -90,6 +93,8 @@ def _check_numbers(options: DenseOptions) -> None:
     clamp = options.clamp
     if clamp is not None and not (math.isfinite(clamp) and 0 < clamp <= HALF_MAX):
         raise UsageError(f"--clamp {clamp:g}: expected a number above 0 and up to {HALF_MAX:g}, or off")
+    if clamp not in (None, DEFAULT_CLAMP) and not _may_be_fp16(options):
+        raise UsageError(f"--clamp {clamp:g}: embeddings are clipped in fp16 only, which is for --dense tensorrt")
     for field in _LIMITS:
         limit = getattr(options, field)
         if limit is not None and not (math.isfinite(limit) and limit >= 0):
@@ -101,6 +106,10 @@ def _check_numbers(options: DenseOptions) -> None:
     for rows in options.buckets or ():
         if rows < 1:
             raise UsageError(f"batch size {rows}: expected 1 or more rows")
+
+
+def _may_be_fp16(options: DenseOptions) -> bool:
+    return options.dense in (TENSORRT, AUTO) and options.precision in (None, "fp16")
 
 
 def _check_targets(options: DenseOptions) -> None:

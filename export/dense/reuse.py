@@ -47,6 +47,14 @@ def reused(options: DenseOptions, form: str) -> DenseOptions:
     )
 
 
+def reason_to_stay(options: DenseOptions, form: str) -> str:
+    """Why the tower of ``form``, for which ``reused`` gave "tensorflow", stays there."""
+    entry = (options.reuse or {}).get(form) or {}
+    if entry.get("provider") == OPENVINO and (reason := providers.why_not(OPENVINO)):
+        return f"openvino, which ran it before, does not run here, so new weights can't be judged: {reason}"
+    return str(entry.get("reason") or "as in the bundle before")
+
+
 def tuned_before(options: DenseOptions, form: str, precision: str) -> dict[str, Any] | None:
     """The variants and options of OpenVINO that were found to pay, in the form of ``Tuned``; None where there are none
     for this precision.

@@ -150,14 +150,14 @@ def _engine(
     """The tower of one form and what runs it; or why it stays."""
     from export.cut import NO_TOWER
     from export.dense.choose import choose
-    from export.dense.reuse import reused
+    from export.dense.reuse import reason_to_stay, reused
     from export.dense.tower import exported_tower
     from graph_opt.recognise.facts import Facts
     from graph_opt.view import GraphView
 
     options = reused(options, form)
     if options.dense == TENSORFLOW:
-        return _left(form, options, str((options.reuse or {})[form].get("reason") or "as in the bundle before"))
+        return _left(form, options, reason_to_stay(options, form))
     facts = Facts(GraphView(item.graph_def))
     samples = _once(sampler)
     try:
@@ -165,6 +165,9 @@ def _engine(
     except CannotExport as error:
         return _left(form, options, str(error), has_tower=not str(error).startswith(NO_TOWER))
     choice = choose(item, exported, lambda: samples(exported.tower), options, cache)
+    if choice.built is not None and (before := (options.reuse or {}).get(form)):
+        # Nothing was chosen here: what spoke for this engine is what was found at the conversion.
+        choice = dataclasses.replace(choice, reason=str(before.get("reason") or choice.reason))
     if choice.built is None:
         return _left(form, options, choice.reason, exported=exported, choice=choice)
     return exported, choice

@@ -23,7 +23,7 @@ def test_constants_are_those_of_fp16() -> None:
     [("openvino", "fp16"), ("tensorflow", "fp16"), ("tensorflow", "bf16"), ("tensorrt", "bf16")],
 )
 def test_pairs_that_there_are_not(provider: str, precision: str) -> None:
-    with pytest.raises(UsageError, match="no such pair; tensorflow with fp32; openvino with fp32, bf16; tensorrt with"):
+    with pytest.raises(UsageError, match="no such pair; there are tensorflow with fp32; openvino with fp32, bf16; ten"):
         check_dense(DenseOptions(dense=provider, precision=precision))
 
 
@@ -47,6 +47,8 @@ def test_pairs_that_there_are(provider: str, precision: str | None, want: str) -
         ({"dense": "onnx"}, "--dense onnx: expected auto, tensorflow, openvino, tensorrt"),
         ({"precision": "int8"}, "--precision int8: expected bf16, fp16, fp32"),
         ({"clamp": 0.0}, "--clamp 0: expected a number above 0"),
+        ({"dense": "openvino", "clamp": 5.0}, "--clamp 5: embeddings are clipped in fp16 only, which is for"),
+        ({"dense": "tensorrt", "precision": "fp32", "clamp": 5.0}, "--clamp 5: embeddings are clipped in fp16 only"),
         ({"max_dp": -1.0}, "--max-dp -1.0: expected a number of 0 or more"),
         ({"threads": 0}, "threads 0"),
         ({"buckets": (0,)}, "batch size 0"),
@@ -60,6 +62,12 @@ def test_pairs_that_there_are(provider: str, precision: str | None, want: str) -
 def test_what_is_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         check_dense(DenseOptions(**fields))
+
+
+def test_clamps_where_fp16_may_be() -> None:
+    for dense, precision in (("auto", None), ("tensorrt", None), ("tensorrt", "fp16"), ("auto", "fp16")):
+        check_dense(DenseOptions(dense=dense, precision=precision, clamp=5.0))
+    check_dense(DenseOptions(dense="openvino", clamp=None))  # off is what it is anyway
 
 
 def test_limits_are_the_engines() -> None:

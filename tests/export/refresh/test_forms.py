@@ -161,7 +161,8 @@ def test_the_engine_is_made_again_as_it_was_chosen(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("export.dense.openvino.tune", measured)
     report = tfctr.refresh(tmp_path / "bundle", new, tmp_path / "fresh", cache_dir="off")
     after = report.manifest["signatures"][SERVING]["dense"]
-    for key in ("provider", "precision", "form", "packed", "fallback", "clamp", "targets", "buckets", "threads"):
+    kept = ("provider", "precision", "form", "packed", "fallback", "clamp", "targets", "buckets", "threads", "reason")
+    for key in kept:
         assert after[key] == before[key], key
     assert [f["role"] for f in after["files"]] == [f["role"] for f in before["files"]]
     assert after["key"]["tower"] != before["key"]["tower"]
@@ -189,6 +190,30 @@ def test_a_tower_that_stayed_on_tensorflow_stays(base: tuple[Path, Path]) -> Non
     assert reused(options, SERVING).dense == "tensorflow"
     assert reused(options, "another") is options
     assert reused(dataclasses.replace(options, reuse=None), SERVING).dense == "auto"
+
+
+def test_an_engine_that_does_not_run_here_is_told(tmp_path: Path, monkeypatch: Any) -> None:
+    """It can't be judged with the new weights: TensorFlow serves them, and the report has the reason of now."""
+    from export.dense_pass import DenseOptions
+    from tfctr.engines import providers
+
+    if providers.why_not("openvino"):
+        pytest.skip(providers.why_not("openvino"))
+    old, new = small.save(tmp_path / "old"), small.save(tmp_path / "new", seed=1)
+    report = tfctr.convert(old, tmp_path / "bundle", dense=DenseOptions(dense="openvino", cache_dir="off"))
+    assert report.manifest["signatures"][SERVING]["dense"]["reason"] == "asked for"
+    with monkeypatch.context() as patch:
+        patch.setattr(providers, "why_not", lambda *_: "the package openvino is not installed")
+        report = tfctr.refresh(tmp_path / "bundle", new, tmp_path / "fresh", cache_dir="off")
+    after = report.manifest["signatures"][SERVING]["dense"]
+    assert (after["form"], after["provider"]) == (None, "tensorflow")
+    assert after["reason"] == (
+        "openvino, which ran it before, does not run here, so new weights can't be judged: "
+        "the package openvino is not installed"
+    )
+    want = run_stock(new, {SERVING: small.inputs()})[SERVING]["score"]
+    with tfctr.ServingSession(tmp_path / "fresh") as session:
+        np.testing.assert_array_equal(session.predict(small.inputs())["score"], want)
 
 
 def test_a_wrong_graph_is_never_written(tmp_path: Path, base: tuple[Path, Path], monkeypatch: Any) -> None:
