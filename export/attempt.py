@@ -29,8 +29,8 @@ class Attempt:
     """The tower as ONNX, judged; or why there is none.
 
     reason: "" where there is one; else ``onnx`` and ``verdict`` are None, and ``tower`` too where nothing could be cut
-    out. failed_at: the node of the model at which it failed, where there is one. avoided: nodes that a first cut had and an
-    export failed at, and why. seconds: of the cut, the export and the comparison.
+    out. failed_at: the node of the model at which it failed, where there is one. avoided: nodes that a first cut had
+    and an export failed at, and why. seconds: of the cut, the export and the comparison.
     """
 
     signature: str
