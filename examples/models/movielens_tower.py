@@ -1,6 +1,6 @@
 """A ranker trained on MovieLens-100k in a few seconds: its dense tower, and the tower's inputs for the test rows.
 
-    tower, feeds, labels = trained_tower(folder)  # the folder as ``examples.movielens`` reads it
+tower, feeds, labels = trained_tower(folder)  # the folder as ``examples.movielens`` reads it
 """
 
 import functools
