@@ -70,6 +70,20 @@ def test_a_gate_with_its_steps() -> None:
     ]
 
 
+def test_an_engine_that_did_not_run_where_it_was_converted() -> None:
+    """What the fallback computed is never told as the engine's."""
+    plan = {**ENTRY, "provider": "tensorrt", "engine": {"name": "tensorrt_rtx", "version": "1.7"}, "parity": {}}
+    by_openvino = {**plan, "check": {"provider": "openvino", "max_difference": 3e-7}}
+    said = told(by_openvino)[0]
+    assert "tensorrt_rtx 1.7, fp32; not compared, as it was not run here; openvino, its fallback: equal to " in said
+    gate = {"text": "passed on 8 rows", "limits": {}}
+    said = told({**by_openvino, "precision": "fp16", "accuracy": gate})[0]
+    assert said.endswith("accuracy gate passed on 8 rows; judged in NumPy, tensorrt was not run here")
+    assert told({**plan, "check": {"provider": ""}})[0].endswith("; not compared: not run here")
+    on_gpu = told({**plan, "precision": "fp16", "accuracy": gate, "check": {"provider": "tensorrt", "max_dp": 1e-3}})[0]
+    assert on_gpu.endswith("accuracy gate passed on 8 rows")
+
+
 def test_not_compared() -> None:
     assert "; not compared" in told({**ENTRY, "parity": {}, "check": {}})[0]
 

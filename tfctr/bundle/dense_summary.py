@@ -15,7 +15,8 @@ _ALL = 4  # things that a summary lists before it says how many more there are
 class DenseWords:
     """The tower of one form. engine: "" where it stays on TensorFlow; reason: why it is this one, or why none.
 
-    parity: what the numbers were held against, one line. steps: every attempt, (what, verdict of the gate or "").
+    parity: what the numbers were held against, one line. ran_by: provider that ran the form in the last comparison,
+    where that was not the engine itself ("": none). steps: every attempt, (what, verdict of the gate or "").
     times: (rows, TensorFlow ms, engine ms, ratio) as measured at the conversion. entry: the manifest's own.
     """
 
@@ -25,6 +26,7 @@ class DenseWords:
     reason: str
     fallback: str
     parity: str
+    ran_by: str | None
     steps: tuple[tuple[str, str], ...]
     islands: tuple[tuple[str, str], ...]
     left_outside: tuple[str, ...]
@@ -57,6 +59,7 @@ def _words(form: str, entry: Mapping[str, Any]) -> DenseWords:
         reason=entry.get("reason", ""),
         fallback=_fallback(entry) if has_engine else "",
         parity=_parity(entry) if has_engine else "",
+        ran_by=ran_by(entry) if has_engine else None,
         steps=tuple((one["what"], (one.get("gate") or {}).get("text", "")) for one in entry.get("steps", ())),
         islands=tuple((one["node"], one.get("reason", "")) for one in entry.get("islands", ())),
         left_outside=tuple(_left(line) for line in entry.get("left_outside", ())),
@@ -78,17 +81,31 @@ def _fallback(entry: Mapping[str, Any]) -> str:
 
 
 def _parity(entry: Mapping[str, Any]) -> str:
+    ran = ran_by(entry)
     accuracy = entry.get("accuracy")
     if accuracy:
-        return f"accuracy gate {accuracy['text']}"
+        words = f"accuracy gate {accuracy['text']}"
+        return words if ran is None else f"{words}; judged in NumPy, {entry['provider']} was not run here"
+    check = entry.get("check") or {}
     largest = [
         one["max_difference"]
-        for one in (entry.get("parity") or {}, entry.get("check") or {})
+        for one in ((entry.get("parity") or {}, check) if ran is None else (check,))
         if one.get("max_difference") is not None
     ]
-    if not largest:
-        return "not compared"
-    return f"equal to TensorFlow: max |difference| {max(largest):.2g} (limit 1e-5 + 1e-5 |b|)"
+    words = f"equal to TensorFlow: max |difference| {max(largest):.2g} (limit 1e-5 + 1e-5 |b|)" if largest else ""
+    if ran is None:
+        return words or "not compared"
+    if not words:
+        return "not compared: not run here"
+    return f"not compared, as it was not run here; {ran}, its fallback: {words}"
+
+
+def ran_by(entry: Mapping[str, Any]) -> str | None:
+    """The provider that ran the engine's form in the last comparison where it was another one ("": none did); None
+    where it was the engine itself.
+    """
+    provider = (entry.get("check") or {}).get("provider")
+    return None if provider in (None, entry["provider"]) else str(provider)
 
 
 def cache_words(entry: Mapping[str, Any]) -> str:

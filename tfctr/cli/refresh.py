@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(report: dict[str, Any], args: argparse.Namespace) -> None:
-    from tfctr.bundle import summary
+    from tfctr.bundle import dense_summary, summary
 
     console = common.results()
     told = report["refreshed"]
@@ -86,7 +86,7 @@ def _print(report: dict[str, Any], args: argparse.Namespace) -> None:
     )
     for form, reason in told["dropped"].items():
         console.print(f"dropped: the split form of {form}: {reason}", markup=False)
-    for line in summary.lines(report):
+    for line in (*summary.lines(report), *dense_summary.lines(report)):
         console.print(line, markup=False)
     console.print(f"outputs against the new model: {'equal' if report['parity']['ok'] else 'DIFFERENT'}")
     count = told["generation"]

@@ -192,9 +192,11 @@ def test_a_tower_that_stayed_on_tensorflow_stays(base: tuple[Path, Path]) -> Non
     assert reused(dataclasses.replace(options, reuse=None), SERVING).dense == "auto"
 
 
-def test_an_engine_that_does_not_run_here_is_told(tmp_path: Path, monkeypatch: Any) -> None:
+def test_an_engine_that_does_not_run_here_is_told(tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
     """It can't be judged with the new weights: TensorFlow serves them, and the report has the reason of now."""
     from export.dense_pass import DenseOptions
+    from tfctr.bundle.reader import read_manifest
+    from tfctr.cli.main import main
     from tfctr.engines import providers
 
     if providers.why_not("openvino"):
@@ -204,8 +206,11 @@ def test_an_engine_that_does_not_run_here_is_told(tmp_path: Path, monkeypatch: A
     assert report.manifest["signatures"][SERVING]["dense"]["reason"] == "asked for"
     with monkeypatch.context() as patch:
         patch.setattr(providers, "why_not", lambda *_: "the package openvino is not installed")
-        report = tfctr.refresh(tmp_path / "bundle", new, tmp_path / "fresh", cache_dir="off")
-    after = report.manifest["signatures"][SERVING]["dense"]
+        command = ["refresh", str(tmp_path / "bundle"), str(new), str(tmp_path / "fresh"), "--cache-dir", "off"]
+        assert main(command) == 0
+    after = read_manifest(tmp_path / "fresh")["signatures"][SERVING]["dense"]
+    printed = " ".join(capfd.readouterr().out.split())
+    assert f"dense tower ({SERVING}): stays on TensorFlow: {after['reason']}" in printed
     assert (after["form"], after["provider"]) == (None, "tensorflow")
     assert after["reason"] == (
         "openvino, which ran it before, does not run here, so new weights can't be judged: "
