@@ -201,8 +201,12 @@ def engine_words(manifest: dict[str, Any]) -> dict[str, Any]:
     if not tower.engine:
         line = f"the dense tower stays on TensorFlow: {tower.reason}"
     else:
-        auto = (tower.entry.get("versus_tensorflow") or {}).get("reason", "")
-        line = f"{tower.engine} in {tower.precision} runs the dense tower; {tower.parity}; {auto}"
+        versus = tower.entry.get("versus_tensorflow") or {}
+        auto = "would take it too" if versus.get("faster") else "would leave it on TensorFlow"
+        line = (
+            f"{tower.engine} in {tower.precision} runs the dense tower, as the demo asks; {tower.parity}; "
+            f"--dense auto {auto}: {versus.get('reason', 'not measured')}"
+        )
     return {"engine": tower.engine, "precision": tower.precision, "parity": tower.parity, "line": line}
 
 

@@ -128,7 +128,7 @@ def compare(tensorflow_ms: Mapping[int, float], openvino_ms: Mapping[int, float]
     if faster:
         reason = f"OpenVINO is {mean:.2f}x as fast as TensorFlow ({at})"
     elif mean < CLEARLY_FASTER:
-        reason = f"OpenVINO is not clearly faster: {mean:.2f}x of {CLEARLY_FASTER:g}x ({at})"
+        reason = f"OpenVINO is not clearly faster: {mean:.2f}x TensorFlow's speed, {CLEARLY_FASTER:g}x is wanted ({at})"
     else:
         reason = f"OpenVINO is slower at {worst['rows']} rows ({at}; never below {NEVER_BELOW:g}x)"
     return {

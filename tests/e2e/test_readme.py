@@ -74,10 +74,13 @@ def rows() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """What a reader of the README has: a model, inputs, samples with clicks."""
+    """What a reader of the README has: a model, the same with newer weights, inputs, samples with clicks."""
     path = tmp_path_factory.mktemp("readme")
     model = Ranker()
     tf.saved_model.save(model, str(path / "model"), signatures=model.score)
+    newer = Ranker()
+    newer.bias.assign_add(tf.ones_like(newer.bias))
+    tf.saved_model.save(newer, str(path / "newer"), signatures=newer.score)
     everything = rows()
     inputs = {name: value for name, value in everything.items() if name not in ("session_id", "click")}
     np.savez(path / "clicks.npz", **everything)
@@ -100,6 +103,7 @@ def test_the_commands_of_the_readme_run(
     folder: pathlib.Path, repo_root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("TFCTR_CACHE_DIR", str(folder / "cache"))
     lines = command_lines(repo_root / "README.md")
     assert len(lines) >= 10
     for line in lines:
