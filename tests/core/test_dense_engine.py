@@ -68,6 +68,17 @@ def test_variants_are_used_as_options_say(small):
     assert all(one["compile_ms"] > 0 and not one["from_blob"] for one in described["variants"])
 
 
+@pytest.mark.parametrize("users", [None, 1, 3])
+def test_batches_of_all_sizes_run_as_a_few(small, split, users):
+    """OpenVINO keeps kernels for every number of rows that it meets, most of a megabyte each."""
+    tower, given = (small, ()) if users is None else (split, (users,))
+    with native.open_engine(tower.spec(options={"warm": [1]})) as engine:
+        for rows in (32, 33, 40, 64, 65, 101, 256, 300, 513):
+            check(engine.run(tower.feeds(rows, *given)), tower.expected(tower.feeds(rows, *given)))
+        (dynamic,) = engine.describe()["variants"]
+    assert (dynamic["runs"], dynamic["padded_runs"]) == (9, 5)  # 34, 68, 104, 304, 544
+
+
 @pytest.mark.parametrize(
     "name", [name if name == "dcn" else pytest.param(name, marks=pytest.mark.long) for name in TOWERS]
 )

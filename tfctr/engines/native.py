@@ -12,7 +12,9 @@ Options of the provider ``openvino`` (all optional)::
      "max_contexts": 2}       # runs at one time; more wait. 0 (the default): processors / threads
 
 A call of exactly a bucket's rows (and users) takes its variant; else it is cut into pieces of "chunk" while it has more
-rows; what is left takes the smallest bucket that holds it, if "pad" says so; else the dynamic variant.
+rows; what is left takes the smallest bucket that holds it, if "pad" says so; else the dynamic variant, beyond 32 rows
+filled up to one of 16 sizes per power of two (at most a sixteenth more): OpenVINO makes and keeps kernels for every
+number of rows that it meets.
 The files it reads: role "onnx", and optionally "blob:dynamic" and "blob:<rows>" as ``Engine.export`` gives them. A blob
 that does not fit (another model, version, precision or CPU, or damaged) is said in ``describe`` and compiled anew.
 """

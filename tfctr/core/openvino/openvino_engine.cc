@@ -37,6 +37,7 @@ OpenVinoEngine::OpenVinoEngine(const EngineSpec& spec, OpenVinoOptions options)
       options_(std::move(options)),
       rows_open_(spec.OpenIndex(kRowsName)),
       users_open_(spec.OpenIndex(kUsersName)),
+      fills_up_(RowsComeFirst()),
       version_(ov::get_openvino_version().buildNumber) {}
 
 Result<std::shared_ptr<Engine>> OpenVinoEngine::Open(const EngineSpec& spec) {

@@ -58,11 +58,13 @@ class OpenVinoEngine : public Engine {
   Status RunIn(int64_t bucket, int64_t rows, const EngineCall& call);
   Status RunPieces(int64_t whole, int64_t rows, const EngineCall& call);
   Status RunExactly(const EngineCall& call, bool check_shapes, Context* context) const;
-  Status RunFilledUp(const EngineCall& call, int64_t rows, int64_t bucket, Context* context) const;
+  Status RunFilledUp(const EngineCall& call, int64_t rows, int64_t filled, Context* context) const;
+  bool RowsComeFirst() const;
 
   const OpenVinoOptions options_;
   const int rows_open_;
   const int users_open_;
+  const bool fills_up_;  // whether any batch can be filled up: no tensor has its rows behind another dimension
   const std::string version_;
   std::string precision_used_;
   std::vector<std::unique_ptr<Variant>> variants_;  // by rows, the dynamic one (0) first

@@ -100,6 +100,12 @@ int64_t OpenVinoOptions::WholePieces(int64_t rows) const {
   return (rows - 1) / chunk;
 }
 
+int64_t OpenVinoOptions::FilledRows(int64_t rows) {
+  int64_t step = 1;
+  while (rows > 32 * step) step *= 2;
+  return (rows + step - 1) / step * step;
+}
+
 int64_t OpenVinoOptions::BucketFor(int64_t rows) const {
   const auto next = std::lower_bound(buckets.begin(), buckets.end(), rows);
   if (next == buckets.end()) return dynamic ? 0 : -1;

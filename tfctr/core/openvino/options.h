@@ -29,6 +29,10 @@ struct OpenVinoOptions {
   int64_t WholePieces(int64_t rows) const;
   // The bucket that `rows` run in: exactly, or filled up; 0: the dynamic variant. -1: none.
   int64_t BucketFor(int64_t rows) const;
+  // The rows that the dynamic variant runs `rows` of them as: the same up to 32, else at most a sixteenth more.
+  // OpenVINO makes kernels for every number of rows that it meets, in milliseconds, and keeps them (most of a megabyte
+  // each for a small tower): a server with batches of all sizes would pay for each.
+  static int64_t FilledRows(int64_t rows);
 };
 
 }  // namespace tfctr

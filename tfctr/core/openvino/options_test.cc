@@ -71,11 +71,27 @@ void Blobs() {
   }
 }
 
+void FilledRows() {
+  int64_t before = 0;
+  int sizes = 0;
+  for (int64_t rows = 1; rows <= 4096; ++rows) {
+    const int64_t filled = OpenVinoOptions::FilledRows(rows);
+    CHECK(filled >= rows && filled >= before);
+    CHECK(rows > 32 ? (filled - rows) * 16 < rows : filled == rows);
+    CHECK_EQ(OpenVinoOptions::FilledRows(filled), filled);
+    sizes += filled != before;
+    before = filled;
+  }
+  CHECK_EQ(sizes, 32 + 7 * 16);
+  for (int64_t rows : {64, 128, 256, 320, 512, 1024, 4096}) CHECK_EQ(OpenVinoOptions::FilledRows(rows), rows);
+}
+
 }  // namespace
 }  // namespace tfctr
 
 int main() {
   tfctr::Buckets();
+  tfctr::FilledRows();
   tfctr::Refused();
   tfctr::Blobs();
   return 0;

@@ -101,9 +101,22 @@ Status OpenVinoEngine::RunIn(int64_t bucket, int64_t rows, const EngineCall& cal
   Lease lease(variant);
   if (!lease.status().ok()) return lease.status();
   variant->runs.fetch_add(1, std::memory_order_relaxed);
-  if (bucket == kDynamic || bucket == rows) return RunExactly(call, bucket == kDynamic, &lease.context());
+  const int64_t filled = bucket != kDynamic ? bucket : fills_up_ ? OpenVinoOptions::FilledRows(rows) : rows;
+  if (filled == rows) return RunExactly(call, bucket == kDynamic, &lease.context());
   variant->padded_runs.fetch_add(1, std::memory_order_relaxed);
-  return RunFilledUp(call, rows, bucket, &lease.context());
+  return RunFilledUp(call, rows, filled, &lease.context());
+}
+
+bool OpenVinoEngine::RowsComeFirst() const {
+  if (rows_open_ < 0) return false;
+  const auto first = [this](const EngineTensor& tensor) {
+    for (size_t d = 1; d < tensor.dims.size(); ++d) {
+      if (tensor.dims[d].open == rows_open_) return false;
+    }
+    return true;
+  };
+  return std::all_of(spec().inputs.begin(), spec().inputs.end(), first) &&
+         std::all_of(spec().outputs.begin(), spec().outputs.end(), first);
 }
 
 Status OpenVinoEngine::RunExactly(const EngineCall& call, bool check_shapes, Context* context) const {
@@ -136,13 +149,13 @@ Status OpenVinoEngine::RunExactly(const EngineCall& call, bool check_shapes, Con
   });
 }
 
-// What has rows first is copied into tensors of the variant's rows (the rest zero), and back.
-Status OpenVinoEngine::RunFilledUp(const EngineCall& call, int64_t rows, int64_t bucket, Context* context) const {
+// What has rows first is copied into tensors of `filled` rows (the rest zero), and back.
+Status OpenVinoEngine::RunFilledUp(const EngineCall& call, int64_t rows, int64_t filled, Context* context) const {
   return Guarded([&] {
     ov::InferRequest& request = context->request;
-    const auto with_rows = [bucket](const int64_t* dims, size_t rank) {
+    const auto with_rows = [filled](const int64_t* dims, size_t rank) {
       ov::Shape shape = ShapeOf(dims, rank);
-      shape[0] = static_cast<size_t>(bucket);
+      shape[0] = static_cast<size_t>(filled);
       return shape;
     };
     for (size_t i = 0; i < spec().inputs.size(); ++i) {
@@ -157,7 +170,7 @@ Status OpenVinoEngine::RunFilledUp(const EngineCall& call, int64_t rows, int64_t
       const ov::Shape shape = with_rows(view.dims, rank);
       ov::Tensor& padded = context->padded_inputs[i];
       if (!padded || padded.get_shape() != shape) padded = ov::Tensor(port.get_element_type(), shape);
-      const size_t used = padded.get_byte_size() / static_cast<size_t>(bucket) * static_cast<size_t>(rows);
+      const size_t used = padded.get_byte_size() / static_cast<size_t>(filled) * static_cast<size_t>(rows);
       uint8_t* to = static_cast<uint8_t*>(padded.data());
       if (used > 0) std::memcpy(to, view.data, used);
       std::memset(to + used, 0, padded.get_byte_size() - used);
@@ -179,7 +192,14 @@ Status OpenVinoEngine::RunFilledUp(const EngineCall& call, int64_t rows, int64_t
     for (size_t k = 0; k < spec().outputs.size(); ++k) {
       if (!FirstIs(spec().outputs[k], rows_open_)) continue;
       const ov::Tensor& padded = context->padded_outputs[k];
-      const size_t used = padded.get_byte_size() / static_cast<size_t>(bucket) * static_cast<size_t>(rows);
+      const ov::Shape expected = with_rows(call.dims[k].data(), call.dims[k].size());
+      const ov::Shape got = request.get_tensor(context->outputs[k]).get_shape();
+      if (got != expected) {
+        return Status::Invalid("the model gives output '" + spec().outputs[k].name + "' the shape " + got.to_string() +
+                               " for a batch filled up to " + std::to_string(filled) + " rows, expected " +
+                               expected.to_string());
+      }
+      const size_t used = padded.get_byte_size() / static_cast<size_t>(filled) * static_cast<size_t>(rows);
       if (used > 0) std::memcpy(call.outputs[k], padded.data(), used);
     }
     return Status::Ok();
