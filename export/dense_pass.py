@@ -58,7 +58,9 @@ def dense_pass(options: DenseOptions | None = None) -> Pass:
 
 
 def dense_engine(item: GraphItem, convert_options: ConvertOptions, options: DenseOptions) -> PassOutcome:
-    """See the module docstring. ``details["dense"]``: form -> its entry for the manifest."""
+    """See the module docstring. ``details["dense"]``: form -> its entry for the manifest. ``details["cache"]``: remarks
+    of the compile cache, as of a damaged entry or a folder that can't be used; they are among the notes too.
+    """
     if options.dense == TENSORFLOW:
         refused = (Refused(what="dense towers", reason=REASONS["asked"]),)
         return PassOutcome(refused=refused, details={"dense": {}})
@@ -74,7 +76,7 @@ def dense_engine(item: GraphItem, convert_options: ConvertOptions, options: Dens
             Refused(what=f"signature {one.form}", reason=REASONS["stays"].format(reason=one.reason)) for one in left
         ),
         notes=(*(one.note for one in outcomes if one not in left), *notes),
-        details={"dense": {one.form: one.entry for one in outcomes}},
+        details={"dense": {one.form: one.entry for one in outcomes}, "cache": notes},
         rewrites=tuple(one.form for one in outcomes if one not in left),
     )
 

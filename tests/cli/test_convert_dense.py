@@ -121,6 +121,15 @@ def test_limits_of_an_engine_are_not_those_of_tables(run: Run, model: Path, cach
     assert "FP16: failed on 1024 rows" in out and "elsewhere: openvino, fp32" in out
 
 
+def test_a_cache_that_can_not_be_used_is_told(run: Run, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("no folder")
+    flags = ("--dense", "tensorrt", "--target", "sm89", "--cache-dir", tmp_path / "mine")
+    code, out, err = run("convert", model, tmp_path / "b", *flags)
+    assert code == 0, err
+    assert "tower made, not kept, engine made, not kept" in out
+    assert out.count("mine is not a folder; going on without it") == 1
+
+
 def test_inspect(run: Run, bundle: Path) -> None:
     code, out, _ = run("inspect", bundle, "--verify")
     assert code == 0 and "all checksums are right" in out

@@ -8,6 +8,7 @@ from typing import Any
 
 from tfctr.bundle.summary import node_words, size_words
 
+_PASS = "dense_engine"
 _ALL = 4  # things that a summary lists before it says how many more there are
 
 
@@ -130,6 +131,9 @@ def lines(manifest: Mapping[str, Any]) -> Iterator[str]:
         yield from _listed("left outside: ", tower.left_outside)
         if tower.engine:
             yield f"  {_files(tower.entry)}; {cache_words(tower.entry)}"
+    for one in manifest.get("passes", ()):
+        if one["name"] == _PASS and not one.get("reused"):
+            yield from one["details"].get("cache", ())
 
 
 def _why(tower: DenseWords) -> str:
