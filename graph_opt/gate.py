@@ -41,6 +41,14 @@ class GateLimits:
             if not math.isfinite(value) or value < 0:
                 raise UsageError(f"{field.name} {value}: expected a number of 0 or more")
 
+    def __add__(self, other: GateLimits) -> GateLimits:
+        """What two changes may move the outputs together, one after the other, each within its own limits."""
+        return GateLimits(
+            max_dp=self.max_dp + other.max_dp,
+            max_bias=self.max_bias + other.max_bias,
+            max_auc_delta=self.max_auc_delta + other.max_auc_delta,
+        )
+
 
 DEFAULT_LIMITS: Mapping[str, GateLimits] = {
     "fp16": GateLimits(max_dp=1e-3, max_bias=1e-4, max_auc_delta=1e-4),

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from graph_opt.bisect.differences import Outcome, Raised
+from graph_opt.bisect.differences import Outcome, Raised, Tolerance, difference
+from graph_opt.bisect.report import Difference
 from graph_opt.dense_check import by_check_provider
 from graph_opt.finish import finish, write_state
 from graph_opt.item import GraphItem, output_names, output_tensors
@@ -46,7 +47,9 @@ class Inputs:
 
 
 def forms(item: GraphItem, signature: str) -> dict[str, str]:
-    """Label of each form -> its signature, as far as the passes so far have made them."""
+    """Label of each form -> its signature, as far as the passes so far have made them; none with an engine that nothing
+    here runs.
+    """
     found = {PLAIN: signature}
     if signature in item.packed:
         found["packed"] = item.packed[signature]
@@ -56,7 +59,7 @@ def forms(item: GraphItem, signature: str) -> dict[str, str]:
         if split.signature in item.packed:
             found["split packed"] = item.packed[split.signature]
     for label, name in list(found.items()):
-        if name in item.dense:
+        if name in item.dense and item.dense[name].check_provider:
             dense = item.dense[name].signature
             engine = f"{label} {DENSE}" if label != PLAIN else DENSE
             found[engine] = dense
@@ -109,6 +112,31 @@ def users(inputs: Inputs, user_inputs: Sequence[str]) -> tuple[list[int], list[i
             found.append(row)
         of_row[row] = number[key]
     return found, of_row
+
+
+def compare_form(
+    runner: Runner, form: str, inputs: Inputs, want: Outcome, tolerance: Tolerance
+) -> tuple[Difference | None, float, Tolerance]:
+    """How ``form`` differs, the drift (``difference``), and the tolerance that it was given; ``want``: the original's.
+
+    As in a conversion, the gate of smaller tables says how far these may move the plain form; all other forms are held
+    against that one, over the same tables, and a form with an engine against the form without: where the engine is of
+    less than fp32 by the gate that it passed.
+    """
+    got = runner.run(form, inputs)
+    engine = DENSE in form.split()
+    base = "split" if engine and form.startswith("split") else PLAIN
+    limits = runner.item.dense[forms(runner.item, runner.signature)[base]].limits if engine else None
+    if form == PLAIN or tolerance.atol is not None or (tolerance.gate is None and limits is None):
+        return *difference(form, got, want, tolerance), tolerance
+    if runner.item.mutable_state:  # the base would not start from the same state
+        tolerance = tolerance if tolerance.gate is not None else Tolerance(gate=limits)
+        return *difference(form, got, want, tolerance), tolerance
+    tolerance = Tolerance(gate=limits)
+    found, drift = difference(form, got, runner.run(base, inputs), tolerance)
+    if found is not None:
+        found = dataclasses.replace(found, reason=f"{found.reason}, against the {base} form")
+    return found, drift, tolerance
 
 
 def _bytes(value: Any) -> bytes:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from graph_opt.bisect.differences import Outcome, Raised, Tolerance, difference
-from graph_opt.bisect.forms import PLAIN, Inputs, Original, forms
+from graph_opt.bisect.forms import PLAIN, Inputs, Original, compare_form, forms
 from graph_opt.bisect.narrow import smallest
 from graph_opt.bisect.report import Difference, Findings, Step
 from graph_opt.bisect.reproduction import Case, write_reproduction
@@ -127,9 +127,6 @@ class _Search:
                 continue
             if stage.one.name == TABLES and stage.report.fired and self.tolerance.atol is None:
                 self.tolerance = Tolerance(gate=limits_of(self.walk.options))
-            if self.tolerance.atol is None:
-                gates = [dense.limits for dense in stage.after.dense.values() if dense.limits is not None]
-                self.tolerance = Tolerance(gate=gates[0]) if gates else self.tolerance
             if not stage.runnable:
                 steps.append(dataclasses.replace(step, status="skipped", note="the graph can't run on its own yet"))
                 skipped.append(stage)
@@ -156,10 +153,9 @@ class _Search:
     def _one_form(self, item: GraphItem, inputs: Inputs, form: str, want: Outcome) -> tuple[Difference | None, float]:
         try:
             with self.walk.runner(item) as runner:
-                got = runner.run(form, inputs)
+                return compare_form(runner, form, inputs, want, self.tolerance)[:2]
         except Exception as error:  # a graph that no session takes is a difference like another
-            got = Raised(f"no session can be made: {error}")
-        return difference(form, got, want, self.tolerance)
+            return difference(form, Raised(f"no session can be made: {error}"), want, self.tolerance)
 
     def _differs(self, item: GraphItem, inputs: Inputs, form: str) -> Difference | None:
         if form not in forms(item, self.walk.signature):

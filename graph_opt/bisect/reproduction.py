@@ -17,8 +17,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from graph_opt.bisect.cut import cut_model
-from graph_opt.bisect.differences import Tolerance, difference
-from graph_opt.bisect.forms import Inputs, Original, forms, request
+from graph_opt.bisect.differences import Tolerance
+from graph_opt.bisect.forms import Inputs, Original, compare_form, forms, request
 from graph_opt.bisect.pages import readme, script
 from graph_opt.bisect.report import Difference, Findings
 from graph_opt.bisect.walk import Stage, Walk
@@ -55,6 +55,7 @@ class _Part:
     inputs: Inputs
     options: ConvertOptions
     found: Difference
+    tolerance: Tolerance
 
 
 def check_folder(out: Path) -> None:
@@ -183,9 +184,17 @@ def _shows(case: Case, source: SavedModelSource, inputs: Inputs, options: Conver
     with Original(source, walk.first, walk.signature) as original, walk.runner(stage.after) as runner:
         want = original.run(inputs)
         for form in forms(stage.after, walk.signature):
-            found, _ = difference(form, runner.run(form, inputs), want, case.tolerance)
+            found, _, tolerance = compare_form(runner, form, inputs, want, case.tolerance)
             if found is not None:
-                return _Part(what=what, source=source, item=stage.after, inputs=inputs, options=options, found=found)
+                return _Part(
+                    what=what,
+                    source=source,
+                    item=stage.after,
+                    inputs=inputs,
+                    options=options,
+                    found=found,
+                    tolerance=tolerance,
+                )
     return None
 
 
@@ -202,11 +211,11 @@ def _write(case: Case, part: _Part, findings: Findings, folder: Path) -> Finding
     except TfctrError as error:
         notes.append(f"no bundle of the small model could be written: {error}")
     findings = dataclasses.replace(findings, notes=tuple(notes))
-    described = _described(part, signature, case.tolerance)
+    described = _described(part, signature, part.tolerance)
     text = json.dumps({**findings.as_dict(), "reproduces": described}, indent=2, default=str)
     (folder / FINDINGS).write_text(text + "\n", encoding="utf-8")
     (folder / "run.py").write_text(script(), encoding="utf-8")
-    (folder / "README.md").write_text(readme(findings, part.what, part.found, case.tolerance), encoding="utf-8")
+    (folder / "README.md").write_text(readme(findings, part.what, part.found, part.tolerance), encoding="utf-8")
     return findings
 
 

@@ -102,8 +102,12 @@ def run(args: argparse.Namespace) -> int:
         common.print_json({"equal": equal, "outputs": found} | more)
     else:
         _print(found, equal, bool(gates), [one for one in towers if one["running"] != "tensorflow"])
+        halves = [one for one in towers if one["precision"] != "fp32"]
+        towers_in = {one["signature"]: f", tower {one['precision']}" for one in halves}
         for entry in gates:
-            line = f"accuracy gate (tables {bundle.manifest['precision']}), {entry['signature']}: {entry['text']}"
+            form = "" if entry["form"] == "rows" else f", {entry['form']}"
+            precision = bundle.manifest["precision"] + towers_in.get(entry["signature"], "")
+            line = f"accuracy gate ({precision}), {entry['signature']}{form}: {entry['text']}"
             common.results().print(line, markup=False)
         for entry in aucs:
             told = [f"{side} {_auc_text(entry[side])}" for side in ("original", "converted")]
@@ -112,8 +116,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _gate_limits(manifest: Mapping[str, Any], tower: Mapping[str, Any]) -> Any:
-    """The limits of the accuracy gates that the bundle passed, the wider ones where tables and the engine have some;
-    None where its tables are as the model's and its tower is fp32.
+    """The limits of the accuracy gates that the bundle passed: of its tables, of its engine (judged over these tables),
+    their sum where both have some; None where its tables are as the model's and its tower is fp32.
     """
     from graph_opt.gate import GateLimits
 
@@ -121,7 +125,8 @@ def _gate_limits(manifest: Mapping[str, Any], tower: Mapping[str, Any]) -> Any:
     if tower["precision"] != "fp32":
         entry = manifest["signatures"][tower["signature"]].get("dense") or {}
         given += [entry["accuracy"]["limits"]] if entry.get("accuracy") else []
-    return GateLimits(**{field: max(one[field] for one in given) for field in given[0]}) if given else None
+    limits = [GateLimits(**one) for one in given]
+    return sum(limits[1:], limits[0]) if limits else None
 
 
 def _judge(expected: Arrays, got: Arrays, labels: Any, limits: Any, scored: str | None) -> dict[str, Any]:

@@ -17,14 +17,15 @@ class Ranker(tf.Module):
 
     weight_scale: of the first layer's weights. hostile: "" or what is wrong: "nan" (a NaN among the weights), "lgamma"
     (an op without ONNX translation between the first and the second layer), "rows" (rows that depend on each other).
+    larger: how many times more rows the tables have than ``USERS`` and ``ITEMS``.
     """
 
-    def __init__(self, *, weight_scale: float = 1.0, hostile: str = "") -> None:
+    def __init__(self, *, weight_scale: float = 1.0, hostile: str = "", larger: int = 1) -> None:
         super().__init__()
         rng = np.random.default_rng(7)
         self.hostile = hostile
-        self.user = tf.Variable(rng.standard_normal((USERS, WIDTH)).astype(np.float32), name="user_table")
-        self.item = tf.Variable(rng.standard_normal((ITEMS, WIDTH)).astype(np.float32), name="item_table")
+        self.user = tf.Variable(rng.standard_normal((larger * USERS, WIDTH)).astype(np.float32), name="user_table")
+        self.item = tf.Variable(rng.standard_normal((larger * ITEMS, WIDTH)).astype(np.float32), name="item_table")
         columns = 2 * WIDTH + PRICES
         self.kernels, self.biases = [], []
         for number, size in enumerate((*SIZES, 1)):
