@@ -15,7 +15,7 @@ from export.dense.run import run_forms
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.report import Pass, PassOutcome, Refused
-from tfctr.errors import StrictRefusal
+from tfctr.errors import StrictRefusal, TfctrError
 
 __all__ = ["DENSE_PASS", "DenseOptions", "dense_pass"]
 
@@ -64,7 +64,12 @@ def dense_engine(item: GraphItem, convert_options: ConvertOptions, options: Dens
     if options.dense == TENSORFLOW:
         refused = (Refused(what="dense towers", reason=REASONS["asked"]),)
         return PassOutcome(refused=refused, details={"dense": {}})
-    outcomes, notes = run_forms(item, convert_options, options, REASONS)
+    try:
+        outcomes, notes = run_forms(item, convert_options, options, REASONS)
+    except Exception as error:  # of any kind: a pass that fails is undone, which is not what was required
+        if not options.required or isinstance(error, TfctrError | OSError):
+            raise
+        raise StrictRefusal(f"--dense-required: {NAME} failed: {type(error).__name__}: {error}") from error
     left = [one for one in outcomes if one.entry["form"] is None]
     if options.required and (failed := [one for one in left if one.has_tower] or (left if left == outcomes else [])):
         raise StrictRefusal(

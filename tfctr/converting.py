@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # What becomes of the dense tower where nobody says.
 DEFAULT_DENSE = "auto"
+_DENSE_PASS = "dense_engine"
 
 
 def convert(
@@ -42,6 +43,8 @@ def convert(
     options = dataclasses.replace(options or ConvertOptions(), **fields)
     if dense is not None or not options.dense_passes:
         options = dataclasses.replace(options, dense_passes=(pass_of(dense),))
+    if not isinstance(dense, str | None) and dense.required and _DENSE_PASS in options.disable:
+        raise UsageError(f"--dense-required: contradicts --disable {_DENSE_PASS}, which leaves the tower where it is")
     options = with_samples(options)
     if options.report_path is not None:
         check_report(Path(options.report_path), Path(in_path), Path(out_path))

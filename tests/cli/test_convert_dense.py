@@ -112,6 +112,22 @@ def test_required(run: Run, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_pass_that_fails_is_told(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> str:
+        raise RuntimeError("no more [of it]")
+
+    monkeypatch.setattr("export.dense_pass.run_forms", broken)
+    code, out, err = run("convert", model, tmp_path / "b", "--dense", "openvino")
+    assert code == 0, err
+    assert "pass dense_engine failed and was undone: RuntimeError: no more [of it]" in out
+    refused(
+        run("convert", model, tmp_path / "c", "--dense", "openvino", "--dense-required"),
+        4,
+        "dense_engine failed: RuntimeError",
+    )
+    assert not (tmp_path / "c").exists()
+
+
 def test_limits_of_an_engine_are_not_those_of_tables(run: Run, model: Path, cache: Path, tmp_path: Path) -> None:
     flags = ("--dense", "tensorrt", "--target", "sm89", "--clamp", "off", "--max-dp", "1e-7", "--max-bias", "1e-9")
     code, out, err = run("convert", model, tmp_path / "b", *flags, "--cache-dir", cache)

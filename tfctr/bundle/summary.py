@@ -256,6 +256,9 @@ def tables(manifest: Mapping[str, Any]) -> TableWords | None:
 
 def lines(manifest: Mapping[str, Any]) -> Iterator[str]:
     """A few lines on all of it: what the command line prints after a conversion."""
+    for one in manifest["passes"]:
+        if one["status"] == "failed" and not one.get("reused"):
+            yield f"pass {one['name']} failed and was undone: {one['error']}"
     for split in splits(manifest):
         yield from _split_lines(split)
     placed = placement(manifest)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tests.export.dense.conftest import Convert
 from tests.export.dense.rankers import request, save, write_samples
 from tfctr.bundle.reader import open_bundle, verify_files
-from tfctr.errors import CorruptFileError, StrictRefusal
+from tfctr.errors import CorruptFileError, StrictRefusal, UsageError
 
 FORMS = ("serving_default", "same")
 
@@ -196,3 +196,10 @@ def test_a_pass_that_fails_leaves_no_file(
     assert ran(manifest)["status"] == "failed" and "RuntimeError: no more" in ran(manifest)["error"]
     assert dense(manifest) is None
     assert not list((tmp_path / "bundle/assets/tfctr").glob("dense_*"))
+    with pytest.raises(StrictRefusal, match="--dense-required: dense_engine failed: RuntimeError: no more"):
+        convert(ranker, dense="openvino", required=True)
+
+
+def test_required_and_disabled(ranker: Path, convert: Convert) -> None:
+    with pytest.raises(UsageError, match="--dense-required: contradicts --disable dense_engine"):
+        convert(ranker, required=True, more={"disable": ("dense_engine",)})
