@@ -31,6 +31,9 @@ ENTRY: dict[str, Any] = {
     "check": {"max_difference": 3e-7},
     "cache": {"tower": "hit", "engine": "miss"},
     "steps": [{"what": "FP32", "gate": None}],
+    "isa": "avx2",
+    **{key: [] for key in ("buckets", "targets", "islands", "notes")},
+    "key": {"tower": "3f9c", "engine": "77aa"},
     "left_outside": [f"PartitionedCall/node_{k}: control flow" for k in range(6)],
     "versus_tensorflow": {"rows": [{"rows": 32, "tensorflow_ms": 2.0, "openvino_ms": 1.0, "ratio": 2.0}]},
 }
@@ -95,6 +98,13 @@ def test_not_compared() -> None:
         ({"files": [{**FILE, "index": "3"}]}, "dense: files: the field 'index' is missing or not a int"),
         ({"form": 3}, "dense: the field 'form' is not the name of a signature"),
         ({"files": {}}, "dense: the field 'files' is missing or not a list"),
+        ({"isa": None}, "dense: the field 'isa' is missing or not a str"),
+        ({"engine": "openvino"}, "dense: the field 'engine' is missing or not a dict"),
+        ({"steps": [5]}, "dense: steps: the field 'what' is missing or not a str"),
+        ({"buckets": ["8"]}, "dense: buckets: the field 'rows' is missing or not a int"),
+        ({"targets": [89]}, "dense: targets: an entry that is not a str"),
+        ({"accuracy": {"passed": True}}, "dense: accuracy: the field 'text' is missing or not a str"),
+        ({"check": 3}, "dense: check: the field 'check' is missing or not a dict"),
     ],
 )
 @pytest.mark.parametrize("of_split", [False, True])

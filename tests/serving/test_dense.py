@@ -374,3 +374,28 @@ def test_a_manifest_that_names_a_form_that_is_not_there(bundle, tmp_path):
 
     with pytest.raises(CorruptFileError, match="names the signature 'nothing'"):
         tfctr.ServingSession(bundles.edited(bundle, tmp_path / "b", edit))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"provider": "mystery"}, "has the provider 'mystery' in 'fp32', expected one of tensorflow: fp32; openvino"),
+        ({"precision": "fp4"}, "has the provider 'openvino' in 'fp4', expected one of"),
+        ({"fallback": "nothing"}, "has the provider 'nothing' in 'fp32', expected one of"),
+        ({"fallback": "tensorrt", "fallback_precision": "bf16"}, "has the provider 'tensorrt' in 'bf16'"),
+    ],
+)
+def test_a_manifest_that_names_what_there_is_not(bundle, tmp_path, change, said):
+    def edit(manifest):
+        manifest["signatures"][NAME]["dense"] |= change
+
+    with pytest.raises(CorruptFileError, match=said):
+        tfctr.ServingSession(bundles.edited(bundle, tmp_path / "b", edit))
+
+
+def test_a_manifest_that_lacks_the_engines_file(bundle, tmp_path):
+    def edit(manifest):
+        manifest["store"]["files"] = manifest["store"]["files"][:1]
+
+    with pytest.raises(CorruptFileError, match="the graph's engine reads file . of the store, the manifest has 1"):
+        tfctr.ServingSession(bundles.edited(bundle, tmp_path / "b", edit))

@@ -46,12 +46,25 @@ _DENSE_FIELDS: dict[str, type] = {
     "provider": str,
     "precision": str,
     "fallback": str,
+    "fallback_precision": str,
+    "engine": dict,
     "files": list,
     "inputs": list,
     "outputs": list,
     "reason": str,
+    "isa": str,
+    **dict.fromkeys(("left_outside", "buckets", "targets", "islands", "notes", "steps"), list),
+    **dict.fromkeys(("parity", "versus_tensorflow", "key", "cache"), dict),
 }
-_DENSE_FILE: dict[str, type] = {"role": str, "file": str, "index": int, "bytes": int}
+# Entries of the lists of ``dense``.
+_DENSE_ENTRIES: dict[str, dict[str, type]] = {
+    "files": {"role": str, "file": str, "index": int, "bytes": int},
+    "buckets": {"rows": int},
+    "islands": {"node": str},
+    "steps": {"what": str},
+}
+_DENSE_TEXTS = ("left_outside", "targets", "notes")
+_DENSE_MAYBE: dict[str, dict[str, type]] = {"accuracy": {"text": str}, "check": {}}  # missing or null as well
 _FIELDS = {"format": int, "tfctr": str, "bundle_id": str, "model": dict, "store": dict, "signatures": dict}
 
 
@@ -139,10 +152,18 @@ def _wrong_dense(info: Mapping[str, Any]) -> str:
     for field in ("form", "packed"):
         if not isinstance(entry.get(field), str | None):
             return f"dense: the field {field!r} is not the name of a signature"
-    for file in entry["files"]:
-        wrong = _wrong_fields(file, _DENSE_FILE)
+    for key, fields in _DENSE_ENTRIES.items():
+        for one in entry[key]:
+            wrong = _wrong_fields(one, fields)
+            if wrong:
+                return f"dense: {key}: {wrong}"
+    for key in _DENSE_TEXTS:
+        if not all(isinstance(one, str) for one in entry[key]):
+            return f"dense: {key}: an entry that is not a str"
+    for key, fields in _DENSE_MAYBE.items():
+        wrong = "" if entry.get(key) is None else _wrong_fields(entry, {key: dict}) or _wrong_fields(entry[key], fields)
         if wrong:
-            return f"dense: files: {wrong}"
+            return f"dense: {key}: {wrong}"
     return ""
 
 

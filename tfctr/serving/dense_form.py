@@ -15,7 +15,7 @@ from tensorflow.core.framework import node_def_pb2
 from tfctr.engines import isa, providers
 from tfctr.engines.native import Engine, open_engine
 from tfctr.engines.node import engine_spec
-from tfctr.engines.spec import EngineSpec
+from tfctr.engines.spec import PRECISIONS, EngineSpec
 from tfctr.errors import CorruptFileError, TfctrError, UsageError
 
 _log = logging.getLogger("tfctr")
@@ -132,6 +132,7 @@ def load_tower(
     """
     plain, split = _forms(described)
     entry = plain if plain is not None else split if split is not None else described.get("dense") or {}
+    _check(where, signature, entry)
     candidates = _candidates(where, signature, entry, wish)
     first = candidates[0]
     reasons: list[str] = []
@@ -155,6 +156,20 @@ def load_tower(
             raise UsageError(_refusal(where, signature, candidate, why, wish, entry))
         reasons.append(f"{candidate.provider}: {why}")
     raise AssertionError("tensorflow always runs")
+
+
+def _check(where: str, signature: str, entry: Entry) -> None:
+    """CorruptFileError for a provider or precision that there is not: what runs would be called by a wrong name."""
+    if not entry:
+        return
+    pairs = {(entry["provider"], entry["precision"]), (entry["fallback"], entry["fallback_precision"])}
+    for provider, precision in sorted(pairs):
+        if precision not in PRECISIONS.get(provider, ()):
+            known = "; ".join(f"{name}: {', '.join(one)}" for name, one in PRECISIONS.items())
+            raise CorruptFileError(
+                f"{where}: signature {signature!r}: the manifest's dense tower has the provider {provider!r} in "
+                f"{precision!r}, expected one of {known}"
+            )
 
 
 def _candidates(where: str, signature: str, entry: Entry, wish: Wish) -> list[Candidate]:

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from tfctr.bundle import naming, reader
 from tfctr.core import library
-from tfctr.errors import InputError, UsageError
+from tfctr.errors import CorruptFileError, InputError, UsageError
 from tfctr.serving import dense_form, feature_map
 from tfctr.serving import user_inputs as users
 from tfctr.serving.devices import device_report
@@ -97,7 +97,7 @@ class ServingSession:
             described.get(signature, {}),
             dense_form.Wish(engine, fallback, intra_op_threads),
             load,
-            lambda index: self._path / files[index]["file"],
+            lambda index: self._store_file(files, index),
         )
         self._definitions = {
             name: meta_graph_pb2.SignatureDef.FromString(data) for name, data in self._model.signatures().items()
@@ -109,6 +109,13 @@ class ServingSession:
         wanted = (user_features,) if isinstance(user_features, str) else tuple(user_features)
         self._prepare(self._tower.applied(described.get(signature, {})), features, wanted)
         self._devices = device_report(str(self._path), self._model.devices())
+
+    def _store_file(self, files: Sequence[Mapping[str, Any]], index: int) -> Path:
+        if not 0 <= index < len(files):
+            raise CorruptFileError(
+                f"{self._path}: the graph's engine reads file {index} of the store, the manifest has {len(files)}"
+            )
+        return self._path / str(files[index]["file"])
 
     def _prepare(
         self, described: Mapping[str, Any], features: Iterable[Mapping[str, Any]] | None, wanted: tuple[str, ...]
