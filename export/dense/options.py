@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,8 @@ def _check_numbers(options: DenseOptions) -> None:
             raise UsageError(f"--{field.replace('_', '-')} {limit}: expected a number of 0 or more")
     if options.threads < 1:
         raise UsageError(f"threads {options.threads}: an engine needs 1 or more")
+    if options.cache_dir == "":
+        raise UsageError("--cache-dir '': expected a folder, or off")
     if options.cache_limit_bytes < 1:
         raise UsageError(f"the limit of the compile cache is {options.cache_limit_bytes} bytes; expected 1 or more")
     for rows in options.buckets or ():
@@ -115,6 +118,10 @@ def _may_be_fp16(options: DenseOptions) -> bool:
 def _check_targets(options: DenseOptions) -> None:
     if options.targets and options.dense not in (TENSORRT, AUTO):
         raise UsageError(f"--target {','.join(options.targets)}: plans are built with --dense tensorrt only")
+    for target in options.targets:
+        # Whether a library builds for it is asked where there is one.
+        if not re.fullmatch(r"(sm_?)?\d{2,3}|all", target.lower()):
+            raise UsageError(f"unknown target {target!r}: --target expects GPU generations, such as sm80,sm89")
     if options.dense == TENSORRT:
         from export.tensorrt.library import load, parse_targets
 

@@ -95,6 +95,7 @@ def test_json_has_the_entry(
         (["--dense", "tensorrt", "--target", "sm33"], ["unknown target 'sm33'", "sm89"]),
         (["--dense", "tensorrt", "--target", "sm90"], ["needs the package tensorrt"]),
         (["--dense", "openvino", "--target", "sm80"], ["--dense tensorrt only"]),
+        (["--dense", "tensorrt", "--target", ","], ["--target ','", "names no GPU"]),
         (["--clamp", "-3"], ["neither off nor a number above 0"]),
         (["--dense", "onnx"], ["invalid choice"]),
         (["--dense", "openvino", "--max-dp", "0.1"], ["--max-dp 0.1", "--precision"]),

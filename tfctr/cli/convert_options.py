@@ -165,9 +165,12 @@ def dense_of(args: argparse.Namespace, default: str | None = None) -> DenseOptio
         fields["clamp"] = None if args.clamp == OFF else args.clamp
     if args.cache_limit is not None:
         fields["cache_limit_bytes"] = args.cache_limit
+    targets = tuple(name.strip() for text in args.target for name in text.split(",") if name.strip())
+    if args.target and not targets:
+        raise UsageError(f"--target {','.join(args.target)!r}: names no GPU; expected such as sm80,sm89")
     options = DenseOptions(
         **fields,
-        targets=tuple(name.strip() for text in args.target for name in text.split(",") if name.strip()),
+        targets=targets,
         max_dp=args.max_dp,
         max_bias=args.max_bias,
         max_auc_delta=args.max_auc_delta,

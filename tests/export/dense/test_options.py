@@ -54,6 +54,8 @@ def test_pairs_that_there_are(provider: str, precision: str | None, want: str) -
         ({"buckets": (0,)}, "batch size 0"),
         ({"cache_limit_bytes": 0}, "limit of the compile cache is 0"),
         ({"dense": "openvino", "targets": ("sm80",)}, "--target sm80: plans are built with --dense tensorrt only"),
+        ({"dense": "auto", "targets": ("sm89", "h100")}, "unknown target 'h100': --target expects GPU generations"),
+        ({"cache_dir": ""}, "--cache-dir '': expected a folder, or off"),
         ({"dense": "tensorflow", "required": True}, "--dense-required: contradicts --dense tensorflow"),
         ({"dense": "tensorrt", "targets": ("sm33",)}, "unknown target 'sm33': tensorrt_rtx .* builds for sm75, sm80"),
         ({"dense": "tensorrt", "targets": ("sm90",)}, "sm90 needs the package tensorrt, on a machine with such a GPU"),
