@@ -12,3 +12,9 @@ class CannotExport(Exception):
     def __init__(self, reason: str, *, node: str = "") -> None:
         super().__init__(reason)
         self.node = node
+
+
+def first_line(error: Exception) -> str:
+    """What a library says, for a reason of one line: its first line, else the kind of the error."""
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__

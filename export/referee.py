@@ -14,7 +14,7 @@ import onnx
 
 from export.feeds import Sizes, random_feeds
 from export.onnx.runtime import OnnxSession
-from export.reasons import CannotExport
+from export.reasons import CannotExport, first_line
 from export.tower import Tower
 from export.tower_session import TowerSession, sizes_differ
 
@@ -59,7 +59,7 @@ def judge(tower: Tower, model: onnx.ModelProto, *, samples: Sequence[Feeds] = ()
     try:
         session = OnnxSession(model, threads=threads)
     except Exception as error:  # of ONNX Runtime's own kind
-        raise CannotExport(f"ONNX Runtime refuses it: {_first_line(error)}") from error
+        raise CannotExport(f"ONNX Runtime refuses it: {first_line(error)}") from error
     worst = dict.fromkeys((one.name for one in tower.outputs), 0.0)
     with TowerSession(tower, threads=threads) as reference:
         last: dict[str, np.ndarray] = {}
@@ -67,8 +67,8 @@ def judge(tower: Tower, model: onnx.ModelProto, *, samples: Sequence[Feeds] = ()
             last = _reference(reference, feeds)
             try:
                 got = session.run({name: feeds[name] for name in session.input_names})
-            except Exception as error:
-                raise CannotExport(f"ONNX Runtime fails at {_rows(tower, feeds)} rows: {_first_line(error)}") from error
+            except Exception as error:  # of ONNX Runtime's own kind
+                raise CannotExport(f"ONNX Runtime fails at {_rows(tower, feeds)} rows: {first_line(error)}") from error
             for name, value in last.items():
                 found = _compare(name, got[name], value, f"ONNX Runtime at {_rows(tower, feeds)} rows")
                 worst[name] = max(worst[name], found)
@@ -84,7 +84,7 @@ def _reference(reference: TowerSession, feeds: Feeds) -> dict[str, np.ndarray]:
     try:
         return reference.run(feeds)
     except Exception as error:  # TensorFlow's errors have no common base with the rest
-        raise CannotExport(f"it can't be run with random inputs: {_first_line(error)}") from error
+        raise CannotExport(f"it can't be run with random inputs: {first_line(error)}") from error
 
 
 def _compare(name: str, got: np.ndarray, value: np.ndarray, what: str) -> float:
@@ -136,7 +136,3 @@ def _rows(tower: Tower, feeds: Feeds) -> int:
         if one.side != "user" and one.shape and one.shape[0] is None:
             return len(feeds[one.name])
     return 0
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__

@@ -160,7 +160,7 @@ def run_pass(item: GraphItem, one: Pass, options: ConvertOptions) -> PassReport:
         outcome = one.run(item, options)
         if options.verify_passes:
             verify(item)
-    except Exception as error:
+    except Exception as error:  # of any kind: the pass is undone and reported, the model is converted without it
         if not one.can_disable or _is_users(error):
             raise
         if options.strict:

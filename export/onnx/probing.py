@@ -10,7 +10,7 @@ import onnx
 
 from export.feeds import Sizes, random_feeds
 from export.onnx.runtime import OnnxSession
-from export.reasons import CannotExport
+from export.reasons import CannotExport, first_line
 from export.tower import Tower
 from export.tower_session import sizes_differ
 
@@ -37,7 +37,7 @@ def run_probes(model: onnx.ModelProto, tower: Tower, tensors: Sequence[str]) -> 
     try:
         session = OnnxSession(probed)
     except Exception as error:  # of ONNX Runtime's own kind
-        raise CannotExport(f"ONNX Runtime refuses it: {_first_line(error)}") from error
+        raise CannotExport(f"ONNX Runtime refuses it: {first_line(error)}") from error
     distinct = sizes_differ(tower)
     found = []
     for sizes in PROBES:
@@ -45,11 +45,7 @@ def run_probes(model: onnx.ModelProto, tower: Tower, tensors: Sequence[str]) -> 
         fed = {one.tensor: feeds[one.name] for one in tower.inputs if one.tensor in inputs}
         try:
             outputs = session.fetch([name for name in tensors if name not in inputs], fed)
-        except Exception as error:
-            raise CannotExport(f"ONNX Runtime can't run it at {sizes.rows} rows: {_first_line(error)}") from error
+        except Exception as error:  # of ONNX Runtime's own kind
+            raise CannotExport(f"ONNX Runtime can't run it at {sizes.rows} rows: {first_line(error)}") from error
         found.append({**fed, **outputs})
     return found
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
