@@ -19,7 +19,10 @@ from graph_opt.item import GraphItem
 from graph_opt.recognise.facts import Facts
 from graph_opt.view import GraphView, canonical
 
-__all__ = ["NO_TOWER", "CannotExport", "cut_tower"]
+# Numbers to text.
+_TEXTS = frozenset({"AsString", "StringFormat"})
+
+__all__ = ["NO_TOWER", "CannotExport", "check_texts", "cut_tower"]
 
 
 def cut_tower(
@@ -60,6 +63,28 @@ def cut_tower(
         nodes=frozenset(graph.nodes),
         left_outside=tuple(f"{name}: {why}" for name, why in sorted(region.left.items())),
     )
+
+
+def check_texts(item: GraphItem, tower: Tower, facts: Facts) -> None:
+    """CannotExport where numbers of the tower are written as text: an engine's would never be equal, as every rounding
+    shows there.
+    """
+    needed = facts.view.ancestors(item.fetches(tower.signature))
+    pending = [one.source for one in tower.outputs]
+    seen = set(pending)
+    while pending:
+        tensor = pending.pop()
+        if not facts.dtype(tensor).is_floating:
+            continue
+        for user, _ in facts.view.consumers(tensor):
+            if user.name not in needed:
+                continue
+            if user.op in _TEXTS:
+                raise CannotExport(f"{user.name} ({user.op}) writes its numbers as text: every rounding shows there")
+            ports = range(len(facts.tensor(f"{user.name}:0").op.outputs))
+            found = {f"{user.name}:{port}" for port in ports} - seen
+            seen |= found
+            pending += found
 
 
 def _output_shape(facts: Facts, rows: FormRows, tensor: str) -> tuple[int | None, ...]:

@@ -14,7 +14,7 @@ import onnx
 
 from export.attempt import Attempt, attempt_export
 from export.cache import CompileCache, tower_key
-from export.cut import cut_tower
+from export.cut import check_texts, cut_tower
 from export.onnx.convert import OPSET
 from export.onnx.exporter import EXPORTER_VERSION
 from export.reasons import CannotExport
@@ -50,6 +50,7 @@ def exported_tower(item: GraphItem, form: str, facts: Facts, cache: CompileCache
     """Raises CannotExport with the reason for which the tower of ``form`` stays on TensorFlow; nothing is kept then."""
     start = time.perf_counter()
     tower = cut_tower(item, form, facts=facts)
+    check_texts(item, tower, facts)
     cut = time.perf_counter() - start
 
     def build(folder: Path) -> None:

@@ -7,10 +7,12 @@ import pytest
 import tensorflow as tf
 
 from export.attempt import attempt_export
-from export.cut import CannotExport, cut_tower
+from export.cut import CannotExport, check_texts, cut_tower
 from export.tower_session import sizes_differ
 from graph_opt.passes.fuse_lookups import fuse_lookups
+from graph_opt.recognise.facts import Facts
 from graph_opt.testing import SIGNATURE, apply, graph_item
+from graph_opt.view import GraphView
 from tests.export.wholes import cut_and_compare, exported, inputs_of
 from tests.graph_opt.graphs import placeholder, sparse_feeds, sparse_input, table
 from tfctr.errors import StrictRefusal
@@ -112,6 +114,25 @@ def test_labels_stay_outside(item_of):
     tower = cut_and_compare(item_of(build), {"x": weights(5, 4)})
     assert {o.dtype for o in tower.outputs} == {"float32", "int64"}
     assert "scores" in [o.name for o in tower.outputs]
+
+
+@pytest.mark.parametrize("kind", ["float", "class"])
+def test_numbers_as_text(item_of, kind):
+    """Digits of a score show every rounding, so that no other one would ever be equal; those of a class don't."""
+
+    def build(tables):
+        scores = tf.nn.softmax(tf.matmul(placeholder(tf.float32, [None, 4], "x"), weights(4, 3)))
+        text = tf.strings.as_string(tf.argmax(scores, 1) if kind == "class" else tf.reshape(tf.identity(scores), [-1]))
+        return {"scores": scores, "text": text}
+
+    item = item_of(build)
+    tower = cut_and_compare(item, {"x": weights(5, 4)})  # as ONNX it is what it was
+    facts = Facts(GraphView(item.graph_def))
+    if kind == "class":
+        check_texts(item, tower, facts)
+        return
+    with pytest.raises(CannotExport, match=r"\(AsString\) writes its numbers as text: every rounding shows there"):
+        check_texts(item, tower, facts)
 
 
 def test_double_precision_at_the_end(item_of):
