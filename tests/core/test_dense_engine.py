@@ -1,6 +1,8 @@
 """TfctrDenseEngine and the engines of Python: numbers, sizes, memory, threads, sharing, precisions."""
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -326,3 +328,41 @@ def test_fixed_sizes_only(tmp_path):
     with native.open_engine(spec) as engine:
         check(engine.run(made.feeds(6)), made.expected(made.feeds(6)))
         assert [one["rows"] for one in engine.describe()["variants"]] == [None]
+
+
+def test_a_context_under_load_is_made_beside_the_calls(small):
+    """Calls at one time wait for the context that there is, not for a compilation; more are there a moment later."""
+    options = {"buckets": [16], "warm": [3], "max_contexts": 3}
+
+    def contexts(engine):
+        return [one["contexts"] for one in engine.describe()["variants"]]
+
+    with native.open_engine(small.spec(options=options)) as engine:
+        feeds = small.feeds(16)
+        expected = small.expected(feeds)
+        assert contexts(engine) == [1, 1]
+        for _ in range(3):
+            check(engine.run(feeds), expected)
+        assert contexts(engine) == [1, 1]  # one call at a time needs one
+        with ThreadPoolExecutor(8) as pool:
+            end = time.monotonic() + 60
+            while contexts(engine)[1] < 3 and time.monotonic() < end:
+                for got in pool.map(lambda _: engine.run(feeds), range(64)):
+                    check(got, expected)
+        assert contexts(engine) == [1, 3]  # of the variant that was called, and not more than allowed
+        assert all(one["note"] == "" for one in engine.describe()["variants"])
+
+
+def test_an_engine_ends_while_contexts_are_made(small):
+    for _ in range(5):
+        with native.open_engine(small.spec(options={"warm": [4], "max_contexts": 4})) as engine:
+            feeds = small.feeds(7)
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(engine.run, [feeds] * 16))
+
+
+@pytest.mark.parametrize("contexts", [1, 2])
+def test_contexts_that_are_made_beforehand(small, contexts):
+    options = {"buckets": [16], "contexts": contexts, "max_contexts": 2, "warm": [5]}
+    with native.open_engine(small.spec(options=options)) as engine:
+        assert [one["contexts"] for one in engine.describe()["variants"]] == [contexts, contexts]

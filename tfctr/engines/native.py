@@ -11,6 +11,9 @@ Options of the provider ``openvino`` (all optional)::
      "contexts": 1,           # contexts made (and warmed) when the engine is opened
      "max_contexts": 2}       # runs at one time; more wait. 0 (the default): processors / threads
 
+A variant has one context per running call. A call that finds none free waits for the next that is given back, while a
+thread of the engine makes more, one after the other and up to "max_contexts", as long as calls wait.
+
 A call of exactly a bucket's rows (and users) takes its variant; else it is cut into pieces of "chunk" while it has more
 rows; what is left takes the smallest bucket that holds it, if "pad" says so; else the dynamic variant, beyond 32 rows
 filled up to one of 16 sizes per power of two (at most a sixteenth more): OpenVINO makes and keeps kernels for every

@@ -67,13 +67,7 @@ Status OpenVinoEngine::OpenVariants() {
   most = std::max({most, options_.contexts, 1});
   for (const int64_t one : rows) {
     variants_.push_back(std::make_unique<Variant>(one, most, [this, one] { return MakeContext(one); }));
-    std::vector<std::unique_ptr<Context>> made;
-    for (int k = 0; k < options_.contexts; ++k) {
-      Result<std::unique_ptr<Context>> context = variants_.back()->Acquire();
-      if (!context.ok()) return context.status();
-      made.push_back(context.Take());
-    }
-    for (auto& context : made) variants_.back()->Release(std::move(context));
+    for (int k = 0; k < options_.contexts; ++k) TFCTR_RETURN_IF_ERROR(variants_.back()->Make());
   }
   return Status::Ok();
 }
@@ -286,7 +280,6 @@ Result<std::map<std::string, std::string>> OpenVinoEngine::Export() {
   std::map<std::string, std::string> blobs;
   for (const auto& variant : variants_) {
     Lease lease(variant.get());
-    if (!lease.status().ok()) return lease.status();
     std::ostringstream payload;
     TFCTR_RETURN_IF_ERROR(Guarded([&] {
       lease.context().compiled.export_model(payload);
@@ -311,8 +304,11 @@ std::string OpenVinoEngine::Describe() {
     } else {
       text << variant.rows();
     }
+    const std::string failed = variant.failed();
+    const std::string more = failed.empty() ? "" : "no more contexts could be made: " + failed;
+    const std::string note = made.note + (made.note.empty() || more.empty() ? "" : "; ") + more;
     text << ",\"compile_ms\":" << made.compile_ms << ",\"warm_ms\":" << made.warm_ms
-         << ",\"from_blob\":" << (made.from_blob ? "true" : "false") << ",\"note\":" << JsonText(made.note)
+         << ",\"from_blob\":" << (made.from_blob ? "true" : "false") << ",\"note\":" << JsonText(note)
          << ",\"contexts\":" << variant.made() << ",\"runs\":" << variant.runs.load()
          << ",\"padded_runs\":" << variant.padded_runs.load() << '}';
   }

@@ -26,6 +26,7 @@ class OpenVinoEngine : public Engine {
  public:
   // Compiles every variant (or takes it from its blob) and runs it once.
   static Result<std::shared_ptr<Engine>> Open(const EngineSpec& spec);
+  ~OpenVinoEngine() override { variants_.clear(); }  // first: they may be making contexts, by way of this
 
   Result<std::map<std::string, std::string>> Export() override;
   std::string Describe() override;

@@ -99,7 +99,6 @@ Status OpenVinoEngine::RunIn(int64_t bucket, int64_t rows, const EngineCall& cal
                            std::to_string(options_.buckets.back()) + " rows");
   }
   Lease lease(variant);
-  if (!lease.status().ok()) return lease.status();
   variant->runs.fetch_add(1, std::memory_order_relaxed);
   const int64_t filled = bucket != kDynamic ? bucket : fills_up_ ? OpenVinoOptions::FilledRows(rows) : rows;
   if (filled == rows) return RunExactly(call, bucket == kDynamic, &lease.context());

@@ -1,7 +1,6 @@
 #include "tfctr/core/openvino/variant.h"
 
 #include <exception>
-#include <utility>
 
 namespace tfctr {
 namespace {
@@ -30,41 +29,6 @@ Status Guarded(const std::function<Status()>& work) {
   } catch (const std::exception& error) {
     return Status::Invalid("OpenVINO: " + OneLine(error.what()));
   }
-}
-
-Result<std::unique_ptr<Context>> Variant::Acquire() {
-  {
-    std::unique_lock<std::mutex> lock(mutex_);
-    released_.wait(lock, [this] { return !free_.empty() || made_ < max_; });
-    if (!free_.empty()) {
-      std::unique_ptr<Context> context = std::move(free_.back());
-      free_.pop_back();
-      return context;
-    }
-    ++made_;
-  }
-  Result<std::unique_ptr<Context>> context = maker_();
-  if (!context.ok()) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      --made_;
-    }
-    released_.notify_one();
-  }
-  return context;
-}
-
-void Variant::Release(std::unique_ptr<Context> context) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(std::move(context));
-  }
-  released_.notify_one();
-}
-
-int Variant::made() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return made_;
 }
 
 }  // namespace tfctr
