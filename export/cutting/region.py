@@ -144,7 +144,7 @@ class _Finder:
         gone = before if self._weight(before) < self._weight(after) else after
         with_it = sum(self._is_product(other) for other in gone - {name})
         self.left[name] = f"{self.view.node(name).op}: {why}" + (
-            f"; {with_it} matrix products with it" if with_it else ""
+            f"; {with_it} matrix product{'' if with_it == 1 else 's'} with it" if with_it else ""
         )
         self.inside -= gone
 

@@ -42,7 +42,7 @@ def check_weights(tower: Tower) -> None:
             raise CannotExport(f"weight {node.name} has {bad} NaN among its {values.size} numbers")
         bad = int(np.isinf(values).sum())
         if bad and values.size > 1:
-            raise CannotExport(f"weight {node.name} has {bad} infinite numbers among its {values.size}")
+            raise CannotExport(f"weight {node.name} has {bad} infinite among its {values.size} numbers")
 
 
 def check_ops(model: onnx.ModelProto, origins: dict[str, str] | None = None) -> None:

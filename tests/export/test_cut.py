@@ -164,7 +164,7 @@ def test_an_op_in_the_middle(item_of, first, last):
 
     tower = cut_and_compare(item_of(build), {"x": weights(5, 4)})
     assert "Igamma" not in ops(tower)
-    assert len(tower.left_outside) == 1 and "no ONNX translation; 1 matrix products with it" in tower.left_outside[0]
+    assert len(tower.left_outside) == 1 and "no ONNX translation; 1 matrix product with it" in tower.left_outside[0]
 
 
 def test_an_op_at_the_end_and_at_the_start(item_of):

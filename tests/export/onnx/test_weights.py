@@ -83,7 +83,7 @@ def test_prelu_is_relu_neg_relu_mul():
 
 @pytest.mark.parametrize(
     ("bad", "message"),
-    [(np.nan, "weight w has 1 NaN among its 12"), (np.inf, "weight w has 1 infinite numbers among its 12")],
+    [(np.nan, "weight w has 1 NaN among its 12"), (np.inf, "weight w has 1 infinite among its 12 numbers")],
 )
 def test_weights_that_are_no_numbers(bad, message):
     weight = np.ones((4, 3), np.float32)
