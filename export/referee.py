@@ -100,7 +100,8 @@ def _compare(name: str, got: np.ndarray, value: np.ndarray, what: str) -> float:
             )
         return 0.0
     same = (np.isnan(got) & np.isnan(value)) | (got == value)  # infinities too
-    difference = np.where(same, 0.0, np.abs(got.astype(np.float64) - value))
+    with np.errstate(invalid="ignore"):  # infinities of one sign are the same
+        difference = np.where(same, 0.0, np.abs(got.astype(np.float64) - value))
     bad = ~(same | (difference <= ATOL + RTOL * np.abs(value.astype(np.float64))))
     if bad.any():
         nans = int((np.isnan(got) != np.isnan(value)).sum())

@@ -71,12 +71,15 @@ def worst_difference(got: Arrays, want: Arrays, what: str) -> float:
                 raise NotUsable(f"{what}: {int((found != value).sum())} of {value.size} values of output {name} differ")
             continue
         same = (found == value) | (np.isnan(found) & np.isnan(value))
-        difference = np.where(same, 0.0, np.abs(found.astype(np.float64) - value))
+        with np.errstate(invalid="ignore"):  # infinities of one sign are the same
+            difference = np.where(same, 0.0, np.abs(found.astype(np.float64) - value))
         bad = ~(same | (difference <= ATOL + RTOL * np.abs(value.astype(np.float64))))
         if bad.any():
+            nans = int((np.isnan(found) != np.isnan(value)).sum())
+            largest = np.max(difference[bad & ~np.isnan(difference)], initial=0.0)
+            by = f"{nans} are NaN on one side only" if nans else f"by up to {largest:.3g}"
             raise NotUsable(
-                f"{what}: {int(bad.sum())} of {value.size} numbers of output {name} differ from TensorFlow's, by up to "
-                f"{np.max(difference[bad & ~np.isnan(difference)], initial=0.0):.3g}"
+                f"{what}: {int(bad.sum())} of {value.size} numbers of output {name} differ from TensorFlow's, {by}"
             )
         worst = max(worst, float(np.max(difference, initial=0.0)))
     return worst

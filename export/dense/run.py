@@ -11,6 +11,7 @@ from export.dense.options import TENSORFLOW, DenseOptions
 from export.reasons import CannotExport
 from graph_opt.item import DenseForm, GraphItem
 from graph_opt.options import ConvertOptions
+from tfctr.errors import TfctrError
 
 if TYPE_CHECKING:
     from export.cache import CompileCache
@@ -232,9 +233,13 @@ def _check_provider(built: Built) -> str:
     from tfctr.engines import providers
 
     for provider in (built.provider, built.fallback):
-        if provider != TENSORFLOW and not providers.why_not(provider):
+        if provider == TENSORFLOW or providers.why_not(provider):
+            continue
+        try:
             providers.load(provider)
-            return provider
+        except TfctrError:  # installed, but broken: the entry's "check" says that nothing was run
+            continue
+        return provider
     return ""
 
 

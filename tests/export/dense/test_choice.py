@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from export.dense import choose as choosing
 from export.dense import openvino
 from export.dense.built import Built, NotUsable, worst_difference
 from export.dense.options import DenseOptions
+from export.dense.run import _check_provider
 from export.dense.tower import ExportedTower
 from export.onnx.exporter import to_onnx
 from export.openvino.tuning import Tuned
@@ -24,8 +26,10 @@ from tests.export.dense.conftest import Convert
 from tests.export.dense.rankers import save, write_samples
 from tests.export.dense.test_conversion import dense, ran
 from tests.export.towers import tower, tower_inputs
+from tfctr.engines import providers
 from tfctr.engines.isa import supports_bf16
 from tfctr.engines.native import Engine
+from tfctr.errors import InternalError
 
 RATIOS = {32: 1.4, 256: 1.2, 512: 1.1}
 
@@ -240,7 +244,21 @@ def test_numbers_that_differ_are_named() -> None:
         ({**want, "a": want["a"] * 2}, "X: 4 of 4 numbers of output a differ from TensorFlow's, by up to 1"),
         ({**want, "b": want["b"] + 1}, "X: 3 of 3 values of output b differ"),
         ({**want, "a": want["a"][:2]}, r"X: output a is float32\[2\], in TensorFlow float32\[4\]"),
-        ({**want, "a": np.full(4, np.nan, np.float32)}, "X: 4 of 4 numbers of output a differ"),
+        ({**want, "a": np.full(4, np.nan, np.float32)}, "X: 4 of 4 numbers of output a differ .*, 4 are NaN"),
     ):
         with pytest.raises(NotUsable, match=said):
             worst_difference(wrong, want, "X")
+
+
+def test_an_engine_that_is_installed_but_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fallback of a TensorRT bundle is no reason to fail: the plans are what was asked for."""
+
+    def broken(provider: str) -> None:
+        raise InternalError(f"provider {provider}: its library does not load")
+
+    monkeypatch.setattr(providers, "why_not", lambda provider: "no GPU" if provider == "tensorrt" else "")
+    monkeypatch.setattr(providers, "load", broken)
+    built: Any = SimpleNamespace(provider="tensorrt", fallback="openvino")
+    assert _check_provider(built) == ""
+    monkeypatch.setattr(providers, "load", lambda provider: None)
+    assert _check_provider(built) == "openvino"
