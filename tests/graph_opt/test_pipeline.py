@@ -74,6 +74,16 @@ def test_names_are_checked() -> None:
     assert order.index("fuse_lookups") < order.index("it") < order.index("pack_inputs")
 
 
+def test_dense_passes_run_between_the_forms_and_the_last_passes() -> None:
+    """Each form has its engine before files are numbered anew and forms are packed; a refresh runs these again."""
+    options = ConvertOptions(dense_passes=(one(refuse),))
+    order = [p.name for p in pipeline.all_passes(options)]
+    assert order.index("split_user_item") < order.index("merge_transfers") < order.index("it")
+    assert order[order.index("it") :] == ["it", "drop_unused_files", "pack_inputs"]
+    assert [p.name for p in pipeline.last_passes(options)] == order[order.index("it") :]
+    assert pipeline.all_passes(ConvertOptions()) == pipeline.DEFAULT_PASSES
+
+
 def test_every_pass_says_what_and_why() -> None:
     for each in pipeline.DEFAULT_PASSES:
         assert each.does

@@ -98,6 +98,24 @@ def test_one_bundle_serves_both(bundle: Path, model: Path) -> None:
     assert (np.abs(got["score"] - exact) > 1e-6).any()  # it was the smaller tables that were read
 
 
+def test_a_refresh_keeps_both(bundle: Path, tmp_path: Path) -> None:
+    new = save(tmp_path / "new", more=("same",), larger=LARGER, weight_scale=0.9)
+    manifest = tfctr.refresh(bundle, new, tmp_path / "fresh").manifest
+    assert manifest["precision"] == open_bundle(bundle).manifest["precision"]
+    for name in ("serving_default", "same"):
+        info = manifest["signatures"][name]
+        assert info["dense"]["form"] == f"{name}__dense" and info["split"]["dense"]["form"] == f"{name}__split__dense"
+        assert max(one["dense"]["check"]["max_difference"] for one in (info, info["split"])) <= 1e-5
+    assert all(one["passed"] for one in manifest["parity"]["gate"]) and "dense_gate" not in manifest["parity"]
+    want = tf.saved_model.load(str(new)).signatures["serving_default"]
+    inputs = rows(20)
+    exact = want(**{name: tf.constant(value) for name, value in inputs.items()})["score"].numpy()
+    with tfctr.ServingSession(tmp_path / "fresh") as session:
+        got = session.predict(inputs)["score"]
+        assert session.describe()["dense"]["running"] == "openvino"
+    assert 1e-7 < np.abs(got - exact).max() <= limits_for(bundle.name).max_dp
+
+
 def test_verify_takes_the_gates_together(bundle: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each was judged against what was there before it, so the original may be left by both."""
     assert main(["verify", str(model), str(bundle), "--signature", "same", "--json"]) == 0
