@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -244,12 +245,10 @@ def as_nobody() -> None:
 @pytest.fixture
 def open_path(tmp_path):
     """Everybody may go through the folders of the test."""
-    folder = tmp_path
-    while folder != Path("/tmp") and folder != folder.parent and folder.stat().st_uid == os.geteuid():
-        folder.chmod(0o755)
-        folder = folder.parent
-        if not folder.name.startswith("pytest-"):
+    for folder in (tmp_path, *tmp_path.parents):
+        if Path(tempfile.gettempdir()) not in folder.parents:
             break
+        folder.chmod(0o755)
     return tmp_path
 
 
