@@ -92,7 +92,11 @@ def _why_not(provider: str, options: DenseOptions) -> str:
     """Why ``auto`` does not even try a provider."""
     if options.precision_for(provider) is None:
         return f"it has no {options.precision}"
-    return why_not(provider)
+    reason = why_not(provider)
+    if reason and provider == TENSORRT and options.targets:
+        # Plans for other machines are no question of what is fastest here.
+        reason += f" (plans for {', '.join(options.targets)} are built with --dense tensorrt)"
+    return reason
 
 
 def _gain(versus: Mapping[str, Any]) -> float:

@@ -70,8 +70,9 @@ def test_auto_takes_what_is_faster(
 
 
 def test_auto_with_a_precision_that_only_a_gpu_has(ranker: Path, convert: Convert) -> None:
-    entry = dense(convert(ranker, dense="auto", precision="fp16"))
+    entry = dense(convert(ranker, dense="auto", precision="fp16", targets=("sm89",)))
     assert entry["form"] is None and entry["reason"].startswith("openvino: it has no fp16; tensorrt: ")
+    assert entry["reason"].endswith(" (plans for sm89 are built with --dense tensorrt)")
 
 
 def test_the_fastest_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
