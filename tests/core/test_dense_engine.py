@@ -1,5 +1,7 @@
 """TfctrDenseEngine and the engines of Python: numbers, sizes, memory, threads, sharing, precisions."""
 
+import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -182,6 +184,26 @@ def test_sessions_and_python_share_one_engine(small):
             assert engine.describe()["variants"][0]["runs"] == 2
             with native.open_engine(small.spec(options={"warm": [4]})) as different:
                 assert different.describe()["variants"][0]["runs"] == 0
+
+
+def test_after_a_fork(small, split):
+    """A compilation in the child would wait for ever for threads that only the parent has; what is open runs."""
+    feeds = small.feeds(9)
+    with native.open_engine(small.spec()) as engine:
+        want = engine.run(feeds)
+        child = os.fork()
+        if child == 0:  # leaves by os._exit, whatever happens: it is a copy of the whole test run
+            status = 1
+            try:
+                signal.alarm(30)
+                check(engine.run(feeds), want)
+                native.open_engine(split.spec())
+            except UsageError as error:
+                status = 0 if "forked from one that had used OpenVINO" in str(error) else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        check(engine.run(feeds), want)
 
 
 def test_an_engine_ends_with_its_last_user(small):

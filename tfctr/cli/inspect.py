@@ -144,7 +144,7 @@ def _print_dense(console: rich.console.Console, name: str, info: Mapping[str, An
             console.print(f"Dense tower of {tower.form}: TensorFlow: {tower.reason}", markup=False)
             continue
         console.print(f"Dense tower of {tower.form}: {tower.engine}, {tower.precision}: {tower.parity}", markup=False)
-        packed = f", packed {entry['packed']}" if entry["packed"] else ""
+        packed = f", packed {entry['packed']}" if entry.get("packed") else ""
         where = f"where {entry['provider']} does not run: {tower.fallback}"
         lines = [f"signature {entry['form']}{packed}", f"{where}; converted on a CPU with {entry['isa']}"]
         if entry["buckets"]:

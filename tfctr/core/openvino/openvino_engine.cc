@@ -1,6 +1,9 @@
 #include "tfctr/core/openvino/openvino_engine.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <sstream>
 #include <thread>
@@ -18,9 +21,16 @@ double MillisecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Whether this process is a child of one that had used OpenVINO: the threads of its pools are not here, and a
+// compilation would wait for them for ever. Runs of what is compiled need none.
+std::atomic<bool> forked{false};
+
 // One per process, never destroyed: its plugin's threads may outlive static destruction.
 ov::Core& Core() {
-  static ov::Core* const core = new ov::Core();
+  static ov::Core* const core = [] {
+    pthread_atfork(nullptr, nullptr, [] { forked = true; });
+    return new ov::Core();
+  }();
   return *core;
 }
 
@@ -129,6 +139,11 @@ Result<std::shared_ptr<ov::Model>> OpenVinoEngine::Model(int64_t rows) {
 }
 
 Status OpenVinoEngine::Compile(int64_t rows, Context* context, Made* made) {
+  if (forked) {
+    return Status::Invalid(
+        "this process was forked from one that had used OpenVINO, which can't compile here; open "
+        "sessions after the fork only");
+  }
   if (const EngineFile* file = spec().File(RoleOf(rows))) {
     const std::string_view bytes(reinterpret_cast<const char*>(file->blob->data()), file->blob->bytes());
     const Result<std::string_view> payload = UnwrapBlob(Identity(rows), bytes);
