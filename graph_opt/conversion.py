@@ -40,7 +40,7 @@ from graph_opt.view import GraphView
 from tfctr.bundle import naming
 from tfctr.bundle.writer import BundleWriter, check_target
 from tfctr.core import library
-from tfctr.errors import OutputsDifferError, StrictRefusal, UsageError
+from tfctr.errors import EngineDiffersError, OutputsDifferError, StrictRefusal, UsageError
 
 TABLES = "compress_tables"
 JUDGED = (
@@ -273,7 +273,7 @@ class Conversion:
         """Forms with an engine against the forms that they stand beside."""
         verdicts = check_dense(item, described, self.options, restore)
         if verdicts.different and not self.keep_different:
-            raise OutputsDifferError(f"{verdicts.different}; nothing was written")
+            raise EngineDiffersError(f"{verdicts.different}; nothing was written")
         enter_verdicts(described, item, verdicts)
         if verdicts.gates:
             self.gate["dense_gate"] = verdicts.gates

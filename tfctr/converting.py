@@ -13,7 +13,7 @@ from graph_opt.options import ConvertOptions, SampleColumns
 from graph_opt.report import Pass
 from tfctr.bundle.report_page import render_report
 from tfctr.data import InputFile, read_inputs
-from tfctr.errors import UsageError
+from tfctr.errors import EngineDiffersError, UsageError
 
 if TYPE_CHECKING:
     from export.dense.options import DenseOptions
@@ -38,17 +38,26 @@ def convert(
     ``samples_path`` may be .npz or .jsonl. ``report_path`` gets the HTML report, after the bundle is in place. dense:
     what becomes of the dense tower, "auto" (the default), "tensorflow", "openvino" or "tensorrt", or all of
     ``export.dense_pass.DenseOptions``; ``options.dense_passes`` where those are given. Raises UsageError also where
-    that can't be had here, StrictRefusal where ``dense.required`` and a tower stays on TensorFlow.
+    that can't be had here, StrictRefusal where ``dense.required`` and a tower stays on TensorFlow. Where the last
+    comparison finds an engine's outputs different, the model is converted once more without engines, and the reason
+    stands in the report; with ``dense.required`` that is an EngineDiffersError.
     """
     options = dataclasses.replace(options or ConvertOptions(), **fields)
-    if dense is not None or not options.dense_passes:
+    ours = dense is not None or not options.dense_passes  # else the caller's own passes
+    if ours:
         options = dataclasses.replace(options, dense_passes=(pass_of(dense),))
     if not isinstance(dense, str | None) and dense.required and _DENSE_PASS in options.disable:
         raise UsageError(f"--dense-required: contradicts --disable {_DENSE_PASS}, which leaves the tower where it is")
     options = with_samples(options)
     if options.report_path is not None:
         check_report(Path(options.report_path), Path(in_path), Path(out_path))
-    report = _convert(in_path, out_path, options, progress, note)
+    try:
+        report = _convert(in_path, out_path, options, progress, note)
+    except EngineDiffersError as error:
+        if not ours or (not isinstance(dense, str | None) and dense.required):
+            raise
+        without = dataclasses.replace(options, dense_passes=(_pass_without_engines(dense, error),))
+        report = _convert(in_path, out_path, without, progress, note)
     if options.report_path is not None:
         try:
             Path(options.report_path).write_text(render_report(report.manifest), encoding="utf-8")
@@ -66,6 +75,14 @@ def pass_of(dense: DenseOptions | str | None) -> Pass:
 
     chosen = DEFAULT_DENSE if dense is None else dense
     return dense_pass(DenseOptions(dense=chosen) if isinstance(chosen, str) else chosen)
+
+
+def _pass_without_engines(dense: DenseOptions | str | None, error: EngineDiffersError) -> Pass:
+    from export.dense_pass import DenseOptions, dense_pass
+
+    asked = dense if isinstance(dense, DenseOptions) else DenseOptions(dense=dense or DEFAULT_DENSE)
+    reason = f"with an engine the last comparison fails: {str(error).removesuffix('; nothing was written')}"
+    return dense_pass(dataclasses.replace(asked, stay=reason))
 
 
 def with_samples(options: ConvertOptions) -> ConvertOptions:

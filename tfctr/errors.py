@@ -40,6 +40,10 @@ class OutputsDifferError(TfctrError):
     exit_code = 3
 
 
+class EngineDiffersError(OutputsDifferError):
+    """A form whose dense tower an engine runs gives other outputs than the form that it stands for."""
+
+
 class StrictRefusal(TfctrError):
     """`--strict` or `--require-fused` asked for something that did not hold; nothing was written."""
 

@@ -38,7 +38,8 @@ class DenseOptions:
     it stays fp32 in the fp16 tower of that form, on top of those found (a refresh gives those of before). buckets:
     batch sizes that get a variant of their own; None: those that pay on this machine. reuse: form -> its ``dense`` of a
     manifest: what a refresh takes over instead of choosing (``export.dense.reuse``); None: everything is chosen anew.
-    reuse_files: files that ``reuse`` names, by name.
+    reuse_files: files that ``reuse`` names, by name. stay: why every tower stays on TensorFlow, whatever is asked for;
+    "" where none has to.
     """
 
     dense: str = AUTO
@@ -56,6 +57,7 @@ class DenseOptions:
     buckets: tuple[int, ...] | None = None
     reuse: Mapping[str, Mapping[str, Any]] | None = None
     reuse_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    stay: str = ""
 
     def precision_for(self, provider: str) -> str | None:
         """What ``provider`` would compute in; None where it does not know the precision asked for."""

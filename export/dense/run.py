@@ -78,7 +78,7 @@ def _run(
     from export.dense.rewrite import dense_name
 
     forms = [form for form in forms_of(item) if convert_options.wants(form)]
-    missing = _missing()
+    missing = options.stay or _missing()
     if missing or item.work_dir is None:
         reason = missing or "the model was only analysed"
         return [_left(form, options, reason) for form in forms], []

@@ -168,7 +168,7 @@ def test_the_gate_of_the_tables_excuses_no_engine(
     monkeypatch.setattr(dense_run, "forms_of", lambda _: sorted(only))
     more = {"table_dtype": "int8", "user_features": ("user",)}
     with pytest.raises(OutputsDifferError, match=f"'serving_default{form}'.*: the engine's form .*nothing was written"):
-        convert(model, dense="openvino", more=more)
+        convert(model, dense="openvino", more=more, required=True)
 
 
 def test_an_engine_of_less_precision_has_its_own_gate(
@@ -184,4 +184,7 @@ def test_an_engine_of_less_precision_has_its_own_gate(
     assert all(5e-4 < one["max_dp"] < 7.6e-4 for one in gates)  # the engine's part only, without the tables'
     wrong_engine(monkeypatch, 0.0, dataclasses.replace(engine_limits("bf16"), max_dp=1e-4))
     with pytest.raises(OutputsDifferError, match="the accuracy gate of the engine's form failed"):
-        convert(model, dense="openvino", more=more)
+        convert(model, dense="openvino", more=more, required=True)
+    stays = convert(model, dense="openvino", more=more)["signatures"]["serving_default"]["dense"]
+    assert stays["provider"] == "tensorflow" and stays["form"] is None
+    assert stays["reason"].startswith("with an engine the last comparison fails: signature 'serving_default__dense")
