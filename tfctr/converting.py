@@ -59,13 +59,7 @@ def convert(
         without = dataclasses.replace(options, dense_passes=(_pass_without_engines(dense, error),))
         report = _convert(in_path, out_path, without, progress, note)
     if options.report_path is not None:
-        try:
-            Path(options.report_path).write_text(render_report(report.manifest), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"{options.report_path}: the report can't be written ({error.strerror}); "
-                f"the bundle {report.path} is complete"
-            ) from error
+        write_report(report, Path(options.report_path))
     return report
 
 
@@ -120,3 +114,13 @@ def check_report(report: Path, model: Path, out: Path) -> None:
     if not os.access(report.parent, os.W_OK | os.X_OK):
         what = "can't be written to" if report.parent.is_dir() else "does not exist"
         raise UsageError(f"{report}: the folder of the report, {report.parent}, {what}")
+
+
+def write_report(report: ConvertReport, path: Path) -> None:
+    """The HTML report of a bundle that is in place."""
+    try:
+        path.write_text(render_report(report.manifest), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the report can't be written ({error.strerror}); the bundle {report.path} is complete"
+        ) from error

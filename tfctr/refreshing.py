@@ -10,9 +10,7 @@ from graph_opt.options import ConvertOptions
 from graph_opt.renewal.refresh import refresh as _refresh
 from graph_opt.report import Pass
 from tfctr.bundle.reader import open_bundle
-from tfctr.bundle.report_page import render_report
-from tfctr.converting import check_report, with_samples
-from tfctr.errors import UsageError
+from tfctr.converting import check_report, with_samples, write_report
 
 if TYPE_CHECKING:
     from graph_opt.conversion import ConvertReport, Note, Progress
@@ -42,13 +40,7 @@ def refresh(
         check_report(Path(options.report_path), Path(model_path), Path(out_path))
     report = _refresh(bundle_path, model_path, out_path, options, progress, note)
     if options.report_path is not None:
-        try:
-            Path(options.report_path).write_text(render_report(report.manifest), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"{options.report_path}: the report can't be written ({error.strerror}); "
-                f"the bundle {report.path} is complete"
-            ) from error
+        write_report(report, Path(options.report_path))
     return report
 
 
