@@ -28,17 +28,18 @@ GRAPH_OPT_MAY = {"tfctr.core", "tfctr.bundle", "tfctr.errors", "tfctr.version", 
 # What users import: above every layer, so no layer may import it (except the command, which is a user).
 FACE = {"tfctr", "tfctr.passes"}
 
-# C++ folder of tfctr/core -> folders whose headers it may include. Storage, lookup and engines know no TensorFlow.
+# C++ folder of tfctr/core -> folders whose headers it may include; those of TENSORFLOW_FREE know no TensorFlow.
 CPP_MAY = {
     "storage": {"storage"},
     "lookup": {"lookup", "storage"},
     "engines": {"engines", "storage"},
+    "embedding": {"embedding", "lookup", "storage"},
     "openvino": {"openvino", "engines", "storage"},
-    "ops": {"ops", "lookup", "engines", "storage"},
-    "kernels": {"kernels", "lookup", "engines", "storage"},
-    "runtime": {"runtime", "kernels", "lookup", "engines", "storage"},
+    "ops": {"ops", "embedding", "lookup", "engines", "storage"},
+    "kernels": {"kernels", "embedding", "lookup", "engines", "storage"},
+    "runtime": {"runtime", "kernels", "embedding", "lookup", "engines", "storage"},
 }
-TENSORFLOW_FREE = {"storage", "lookup", "engines", "openvino"}
+TENSORFLOW_FREE = {"storage", "lookup", "engines", "embedding", "openvino"}
 
 
 def imports(source: str, module: str, is_package: bool = False) -> Iterator[tuple[int, str]]:

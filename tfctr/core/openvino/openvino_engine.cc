@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "tfctr/core/engines/cpu.h"
-#include "tfctr/core/engines/json.h"
+#include "tfctr/core/storage/json.h"
 
 namespace tfctr {
 namespace {

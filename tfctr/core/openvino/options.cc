@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "tfctr/core/engines/json.h"
+#include "tfctr/core/storage/json.h"
 
 namespace tfctr {
 namespace {

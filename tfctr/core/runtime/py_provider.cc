@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tfctr/core/engines/engine.h"
-#include "tfctr/core/engines/json.h"
+#include "tfctr/core/storage/json.h"
 
 namespace py = pybind11;
 

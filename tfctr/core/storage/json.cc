@@ -1,4 +1,4 @@
-#include "tfctr/core/engines/json.h"
+#include "tfctr/core/storage/json.h"
 
 #include <charconv>
 #include <cstdio>

@@ -1,5 +1,5 @@
 // JSON: what is read, what is refused, and that texts survive.
-#include "tfctr/core/engines/json.h"
+#include "tfctr/core/storage/json.h"
 
 #include <string>
 

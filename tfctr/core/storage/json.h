@@ -1,7 +1,7 @@
-// Reading the options of an engine: JSON (RFC 8259) into a tree. Small texts that our own Python writes; depth is
+// Reading options: JSON (RFC 8259) into a tree. Small texts that our own Python writes; depth is
 // limited. Thread-safety: plain values.
-#ifndef TFCTR_CORE_ENGINES_JSON_H_
-#define TFCTR_CORE_ENGINES_JSON_H_
+#ifndef TFCTR_CORE_STORAGE_JSON_H_
+#define TFCTR_CORE_STORAGE_JSON_H_
 
 #include <cstdint>
 #include <map>
@@ -32,4 +32,4 @@ TFCTR_EXPORT std::string JsonText(std::string_view text);
 
 }  // namespace tfctr
 
-#endif  // TFCTR_CORE_ENGINES_JSON_H_
+#endif  // TFCTR_CORE_STORAGE_JSON_H_
