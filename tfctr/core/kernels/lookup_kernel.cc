@@ -15,8 +15,8 @@
 #include "tensorflow/core/util/work_sharder.h"
 #include "tfctr/core/kernels/store_resource.h"
 #include "tfctr/core/lookup/fused_lookup.h"
-#include "tfctr/core/lookup/isa.h"
 #include "tfctr/core/lookup/packed_layout.h"
+#include "tfctr/core/storage/isa.h"
 
 namespace tfctr {
 namespace {

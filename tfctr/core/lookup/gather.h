@@ -9,9 +9,9 @@
 
 #include <cstdint>
 
-#include "tfctr/core/lookup/isa.h"
 #include "tfctr/core/lookup/row_format.h"
 #include "tfctr/core/lookup/row_prefetch.h"
+#include "tfctr/core/storage/isa.h"
 
 namespace tfctr {
 

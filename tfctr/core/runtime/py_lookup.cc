@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tfctr/core/lookup/isa.h"
+#include "tfctr/core/storage/isa.h"
 
 namespace tfctr {
 namespace {

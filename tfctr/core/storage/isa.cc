@@ -1,4 +1,4 @@
-#include "tfctr/core/lookup/isa.h"
+#include "tfctr/core/storage/isa.h"
 
 #include <cstdlib>
 #include <string>
