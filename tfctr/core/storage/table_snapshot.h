@@ -1,0 +1,54 @@
+// A consistent copy of a table, taken shard by shard while lookups, inserts and updates go on.
+//
+// Begin() fixes which rows are in it: those that exist then. Rows inserted later are left out, erasing waits until the
+// snapshot is destroyed. ReadShard() copies keys, values, slots and counters of a shard at one moment: no update and no
+// count of a lookup is half in it.
+//
+// Thread-safety: one thread at a time. Several snapshots of one table wait for one another.
+// Cost: memory of one shard's copy (the caller's RowBlock); updates wait while a shard is copied (about 30 ns a row).
+#ifndef TFCTR_CORE_STORAGE_TABLE_SNAPSHOT_H_
+#define TFCTR_CORE_STORAGE_TABLE_SNAPSHOT_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tfctr/core/storage/embedding_table.h"
+
+namespace tfctr {
+
+// The rows of a shard as columns. Columns that the layout lacks stay empty. Memory is kept from shard to shard.
+struct RowBlock {
+  size_t rows = 0;
+  std::vector<int64_t> keys;              // [rows]
+  std::vector<float> values;              // [rows, dim]
+  std::vector<std::vector<float>> slots;  // [rows, width] each
+  std::vector<uint32_t> frequency;        // [rows]
+  std::vector<int64_t> last_step;         // [rows]
+  std::vector<int64_t> last_time_ms;      // [rows]
+};
+
+class TableSnapshot {
+ public:
+  // Waits for erasing, and for another snapshot, to end.
+  explicit TableSnapshot(std::shared_ptr<EmbeddingTable> table);
+  ~TableSnapshot();
+  TableSnapshot(const TableSnapshot&) = delete;
+  TableSnapshot& operator=(const TableSnapshot&) = delete;
+
+  uint64_t rows() const { return rows_; }  // of all shards; fixed
+  uint64_t shard_rows(int shard) const { return shard_rows_[static_cast<size_t>(shard)]; }
+  int shards() const { return static_cast<int>(shard_rows_.size()); }
+
+  // Each shard once, in any order.
+  void ReadShard(int shard, RowBlock* block);
+
+ private:
+  std::shared_ptr<EmbeddingTable> table_;
+  std::vector<uint64_t> shard_rows_;
+  uint64_t rows_ = 0;
+};
+
+}  // namespace tfctr
+
+#endif  // TFCTR_CORE_STORAGE_TABLE_SNAPSHOT_H_
