@@ -136,6 +136,7 @@ last_step, last_time: of length 0 where the counters do not keep them.
 
 REGISTER_OP("TfctrEvImport")
     .Input("handle: resource")
+    .Input("step: int64")
     .Input("keys: int64")
     .Input("values: float")
     .Input("slots: K * float")
@@ -149,8 +150,9 @@ REGISTER_OP("TfctrEvImport")
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));
-      for (int i = 2; i < c->num_inputs() - 3; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 2, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
+      for (int i = 3; i < c->num_inputs() - 3; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 2, &unused));
       for (int i = c->num_inputs() - 3; i < c->num_inputs(); ++i) {
         TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 1, &unused));
       }
@@ -161,13 +163,15 @@ Writes rows for `keys`, admitted or not: existing rows are overwritten, others i
 
 Shapes are checked, and NaN or Inf refused by key, before any row changes.
 
+step: taken as last step of rows where last_step is not given.
 values: [n, dim]. slots: [n, width] each, of the slots `slot_names`; slots that are not given get their initial values.
-frequency, last_step, last_time: [n], or of length 0 for 0.
+frequency, last_step, last_time: [n], or of length 0: frequency max(1, min_count), last step and time are now.
 replace: the table holds these rows only afterwards; a lookup meanwhile sees the old or the new ones.
 )doc");
 
 REGISTER_OP("TfctrEvImportCounters")
     .Input("handle: resource")
+    .Input("step: int64")
     .Input("keys: int64")
     .Input("counts: int64")
     .Input("last_step: int64")
@@ -177,13 +181,16 @@ REGISTER_OP("TfctrEvImportCounters")
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      for (int i = 1; i < c->num_inputs(); ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 1, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+      for (int i = 2; i < c->num_inputs(); ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 1, &unused));
       return absl::OkStatus();
     })
     .Doc(R"doc(
 Sets counts of keys that have no row, or the cells of a Bloom filter of the same geometry. Keys with a row are skipped.
 
-last_step, last_time: [n], or of length 0.
+Counts go into a Bloom filter too: they are added to its cells.
+
+last_step, last_time: [n], or of length 0 for now.
 )doc");
 
 REGISTER_OP("TfctrEvReplace")
