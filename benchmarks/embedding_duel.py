@@ -1,6 +1,6 @@
 """Paired measurement and tables for the benchmarks of embedding variables.
 
-A contestant is a call ``run(k) -> seconds``: it runs its k-th batch and times itself, so that one which lives in another
+A contestant is a call ``run(k) -> seconds``: it runs its k-th batch and times itself, so that one that lives in another
 process (TFRA) is not charged for the pipe between the two.
 """
 

@@ -78,7 +78,7 @@ class Worker:
         return time.perf_counter() - begin
 
     def insert(self, rows: int, dim: int, slot: bool) -> float:
-        """Seconds for inserting ``rows`` new keys into a new table; slot: Adagrad's slot table too, as TFRA keeps it."""
+        """Seconds for inserting ``rows`` new keys into a new table; slot: Adagrad's table too."""
         self.clear()
         tf, tables = self._tf, [self._table(dim) for _ in range(1 + slot)]
         self._state = {"tables": tables}
