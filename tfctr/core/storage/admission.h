@@ -71,8 +71,9 @@ class Admission {
   virtual void Visit(size_t part, const std::function<void(const KeyCount&)>& visit) const;
   // Drops those of `keys` for which `condemned` still holds, checked under the mutex. Returns how many.
   virtual size_t EraseIf(const int64_t* keys, size_t n, const std::function<bool(const KeyCount&)>& condemned);
-  // Sets counts as they were saved (restore, import), instead of what these keys had; counts of 0 are left out.
-  virtual void Put(const KeyCount* counts, size_t n);
+  // Sets counts as they were saved (restore, import), instead of what these keys had; counts of 0 are left out. A Bloom
+  // filter adds them to its cells.
+  virtual void Put(const KeyCount* counts, size_t n) = 0;
   // Drops everything that was counted.
   virtual void Clear() = 0;
 
