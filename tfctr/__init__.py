@@ -1,12 +1,24 @@
-"""tfctr: TensorFlow CTR SavedModels, fused and several times faster, with the same numbers.
+"""tfctr: train click-through-rate models with tables that grow, and serve them several times faster, on stock TensorFlow.
 
-`import tfctr` registers the ops a bundle needs, so that `tf.saved_model.load` takes it. The rest comes when first used:
+`import tfctr` registers the ops a bundle or a table needs, so that `tf.saved_model.load` takes either. The rest comes when
+first used. Serving:
 
   tfctr.convert(...)          SavedModel -> fused bundle
   tfctr.refresh(...)          bundle + newer export of its model -> bundle with the new weights
   tfctr.bisect(...)           which pass makes a converted model differ
   tfctr.ServingSession(path)  runs a bundle or a SavedModel
   tfctr.passes                write and test your own rewrite rule
+
+Training (docs/embedding_variable.md):
+
+  tfctr.keras.Embedding(...)  a layer over a table without vocabulary and collisions, for model.compile and fit
+  tfctr.EmbeddingVariable     the table itself; tfctr.embedding_lookup, embedding_lookup_sparse, embedding_lookup_group
+  tfctr.optimizers            what updates its rows: Adagrad, Adam, Ftrl, ...
+  tfctr.CounterAdmission, BloomAdmission                                   who gets a row
+  tfctr.StepEviction, TtlEviction, L2Eviction, CapacityEviction            who loses it
+  tfctr.Uniform, Normal, TruncatedNormal, Constant                         first values
+  tfctr.apply_gradients, minimize                                          training without Keras
+  tfctr.warm_start            rows from variables, hashed tables, NumPy, Parquet
 """
 
 import importlib
@@ -16,21 +28,80 @@ from tfctr.core import library as _library
 from tfctr.version import __version__
 
 if TYPE_CHECKING:
-    from tfctr import passes
+    from tfctr import keras, passes
     from tfctr.bisecting import bisect
     from tfctr.converting import convert
+    from tfctr.embedding import optimizers, warm_start
+    from tfctr.embedding.clock import ManualClock
+    from tfctr.embedding.lookup import embedding_lookup, embedding_lookup_group, embedding_lookup_sparse
+    from tfctr.embedding.options import (
+        BloomAdmission,
+        CapacityEviction,
+        Constant,
+        CounterAdmission,
+        L2Eviction,
+        Normal,
+        StepEviction,
+        TruncatedNormal,
+        TtlEviction,
+        Uniform,
+    )
+    from tfctr.embedding.training import apply_gradients, minimize
+    from tfctr.embedding.variable import EmbeddingVariable
     from tfctr.refreshing import refresh
     from tfctr.serving.session import ServingSession
 
-__all__ = ["ServingSession", "__version__", "bisect", "convert", "passes", "refresh"]
+__all__ = [
+    "BloomAdmission",
+    "CapacityEviction",
+    "Constant",
+    "CounterAdmission",
+    "EmbeddingVariable",
+    "L2Eviction",
+    "ManualClock",
+    "Normal",
+    "ServingSession",
+    "StepEviction",
+    "TruncatedNormal",
+    "TtlEviction",
+    "Uniform",
+    "__version__",
+    "apply_gradients",
+    "bisect",
+    "convert",
+    "embedding_lookup",
+    "embedding_lookup_group",
+    "embedding_lookup_sparse",
+    "keras",
+    "minimize",
+    "optimizers",
+    "passes",
+    "refresh",
+    "warm_start",
+]
 
-# Name -> (module, attribute), imported on first use: so serving never imports graph_opt.
-_LAZY = {
-    "bisect": ("tfctr.bisecting", "bisect"),
-    "convert": ("tfctr.converting", "convert"),
-    "refresh": ("tfctr.refreshing", "refresh"),
-    "ServingSession": ("tfctr.serving.session", "ServingSession"),
+# Module -> the names it gives, imported on first use: so serving never imports graph_opt, and `tfctr --help` no TensorFlow.
+_FROM = {
+    "tfctr.bisecting": ("bisect",),
+    "tfctr.converting": ("convert",),
+    "tfctr.embedding.clock": ("ManualClock",),
+    "tfctr.embedding.lookup": ("embedding_lookup", "embedding_lookup_group", "embedding_lookup_sparse"),
+    "tfctr.embedding.options": (
+        *("BloomAdmission", "CounterAdmission", "CapacityEviction", "L2Eviction", "StepEviction", "TtlEviction"),
+        *("Constant", "Normal", "TruncatedNormal", "Uniform"),
+    ),
+    "tfctr.embedding.training": ("apply_gradients", "minimize"),
+    "tfctr.embedding.variable": ("EmbeddingVariable",),
+    "tfctr.refreshing": ("refresh",),
+    "tfctr.serving.session": ("ServingSession",),
+}
+# Name -> (module, attribute); None: the module itself.
+_LAZY: dict[str, tuple[str, str | None]] = {
+    "keras": ("tfctr.keras", None),
+    "optimizers": ("tfctr.embedding.optimizers", None),
     "passes": ("tfctr.passes", None),
+    "warm_start": ("tfctr.embedding.warm_start", None),
+    **{name: (module, name) for module, names in _FROM.items() for name in names},
 }
 
 _library.load_with_tensorflow()

@@ -1,7 +1,7 @@
 """Optimizers of embedding variables: which slots a row has, and how a summed gradient changes it.
 
 `tfctr.optimizers.Adagrad(0.05)` says what the fused update does to the rows of one variable. It runs in C++ over the
-rows whose keys have a gradient, and touches nothing else; gradients of equal keys are summed first. Formulas and defaults
+rows whose keys have a gradient, and touches nothing else; gradients of equal keys are summed first. Formulas, defaults
 are those of Keras and `tf.raw_ops.ResourceSparseApply*` where stock TensorFlow has the method, so numbers agree with it
 within float32 rounding.
 
@@ -123,7 +123,7 @@ class _AdamLike(Optimizer):
     beta_1: float
     beta_2: float
     epsilon: float
-    _slots = ("m", "v")
+    _slots = ("momentum", "velocity")
 
     def _check_adam(self) -> None:
         check.real(self, "beta_1", self.beta_1, low=0, below=1)
@@ -136,8 +136,8 @@ class _AdamLike(Optimizer):
 class Adam(_AdamLike):
     """Adam on the rows that have a gradient, with the powers of the model-wide step (update number = step + 1).
 
-    Slots "m" and "v". Rows without a gradient keep value and slots; stock Keras moves those too, at the price of an
-    update of the whole table.
+    Slots "momentum" and "velocity". Rows without a gradient keep value and slots; stock Keras moves those too, at the
+    price of an update of the whole table.
     """
 
     learning_rate: Any = 0.001
@@ -170,7 +170,8 @@ class AdamW(_AdamLike):
 class LazyAdam(_AdamLike):
     """Adam whose powers belong to the row: each row is corrected by its own number of updates, whenever they come.
 
-    For rare keys and for asynchronous workers, where the model-wide step says little about a row.
+    For rare keys and for asynchronous workers, where the model-wide step says little about a row. Slots "momentum",
+    "velocity", and one number each "correction1", "correction2": the powers.
     """
 
     learning_rate: Any = 0.001
@@ -178,6 +179,7 @@ class LazyAdam(_AdamLike):
     beta_2: float = 0.999
     epsilon: float = 1e-7
     _kind = "lazy_adam"
+    _slots = ("momentum", "velocity", "correction1", "correction2")
 
     def __post_init__(self) -> None:
         self._check_adam()
@@ -222,7 +224,7 @@ class AdagradDecay(Optimizer):
     accumulator_decay_rate: float = 0.9
     epsilon: float = 1e-7
     _kind = "adagrad_decay"
-    _slots = ("accumulator", "decay_count")
+    _slots = ("accumulator", "period")
 
     def __post_init__(self) -> None:
         check.real(self, "initial_accumulator_value", self.initial_accumulator_value, low=0)
