@@ -1,7 +1,7 @@
-"""tfctr: train click-through-rate models with tables that grow, and serve them several times faster, on stock TensorFlow.
+"""tfctr: train CTR models with tables that grow, and serve them several times faster, on stock TensorFlow.
 
-`import tfctr` registers the ops a bundle or a table needs, so that `tf.saved_model.load` takes either. The rest comes when
-first used. Serving:
+`import tfctr` registers the ops a bundle or a table needs, so that `tf.saved_model.load` takes either. The rest comes
+when first used. Serving:
 
   tfctr.convert(...)          SavedModel -> fused bundle
   tfctr.refresh(...)          bundle + newer export of its model -> bundle with the new weights
@@ -80,7 +80,7 @@ __all__ = [
     "warm_start",
 ]
 
-# Module -> the names it gives, imported on first use: so serving never imports graph_opt, and `tfctr --help` no TensorFlow.
+# Module -> the names it gives, imported on first use: serving never imports graph_opt, `tfctr --help` no TensorFlow.
 _FROM = {
     "tfctr.bisecting": ("bisect",),
     "tfctr.converting": ("convert",),

@@ -42,11 +42,17 @@ class Optimizer(_Clipping):
     learning_rate: Any
     _kind = ""
     _slots: tuple[str, ...] = ()
+    _narrow: tuple[str, ...] = ()
 
     @property
     def slot_names(self) -> tuple[str, ...]:
         """Names of the slots, in the order in which a row and a checkpoint hold them."""
         return self._slots
+
+    @property
+    def narrow_slots(self) -> tuple[str, ...]:
+        """Those of them that are one number per row; the others are as wide as the row."""
+        return self._narrow
 
     def config(self) -> dict[str, Any]:
         """Kind and hyper-parameters; the learning rate is not one: it is given with each update."""
@@ -112,6 +118,7 @@ class RowWiseAdagrad(Optimizer):
     epsilon: float = 1e-7
     _kind = "rowwise_adagrad"
     _slots = ("accumulator",)
+    _narrow = ("accumulator",)
 
     def __post_init__(self) -> None:
         check.real(self, "initial_accumulator_value", self.initial_accumulator_value, low=0)
@@ -180,6 +187,7 @@ class LazyAdam(_AdamLike):
     epsilon: float = 1e-7
     _kind = "lazy_adam"
     _slots = ("momentum", "velocity", "correction1", "correction2")
+    _narrow = ("correction1", "correction2")
 
     def __post_init__(self) -> None:
         self._check_adam()
@@ -225,6 +233,7 @@ class AdagradDecay(Optimizer):
     epsilon: float = 1e-7
     _kind = "adagrad_decay"
     _slots = ("accumulator", "period")
+    _narrow = ("period",)
 
     def __post_init__(self) -> None:
         check.real(self, "initial_accumulator_value", self.initial_accumulator_value, low=0)

@@ -135,8 +135,10 @@ class EmbeddingVariable(TableAdmin, tf.saved_model.experimental.TrackableResourc
         return ops.handle(self._config, shared_name=self._shared_name, name=self._name.replace("/", "_").lstrip("."))
 
     def _destroy_resource(self) -> None:
-        if not self._keeps_table:
-            tf.raw_ops.DestroyResourceOp(resource=self.resource_handle, ignore_lookup_error=True)
+        # A copy that tf.saved_model.save made has a handle of that graph, and nothing to destroy.
+        handle = self._resource_handle
+        if self._eager and not self._keeps_table and handle is not None and not tf.is_symbolic_tensor(handle):
+            tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
     # What it is
 
