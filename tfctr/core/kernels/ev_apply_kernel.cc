@@ -1,0 +1,117 @@
+// TfctrEvApply: one optimizer step of many tables in one op. Tables are updated side by side, each by one thread:
+// gradients of equal keys are summed, checked and clipped, then rows are found (prefetched) and updated block by block.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tfctr/core/embedding/optimizers.h"
+#include "tfctr/core/kernels/ev_resource.h"
+#include "tfctr/core/kernels/store_resource.h"
+
+namespace tfctr {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+constexpr int64_t kCyclesPerKey = 300;  // its row aside
+constexpr size_t kBlock = EmbeddingTable::kFindBlock;
+
+struct Update {
+  tensorflow::core::RefCountPtr<EvResource> ev;
+  const int64_t* keys = nullptr;
+  const float* grads = nullptr;
+  size_t n = 0;
+  UpdateStep step;
+};
+
+class EvApplyOp : public OpKernel {
+ public:
+  explicit EvApplyOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("N", &tables_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    int64_t step = 0;
+    OP_REQUIRES_OK(context, GetScalar(context, 4 * tables_, "step", &step));
+    std::vector<Update> updates(static_cast<size_t>(tables_));
+    int64_t cycles = 0;
+    for (int i = 0; i < tables_; ++i) {
+      Update& update = updates[static_cast<size_t>(i)];
+      OP_REQUIRES_OK(context, ReadUpdate(context, i, step, &update));
+      cycles += static_cast<int64_t>(update.n) * (kCyclesPerKey + 2 * update.ev->config().dim);
+    }
+    std::vector<absl::Status> statuses(updates.size());
+    RunSharded(context, tables_, std::max<int64_t>(1, cycles / tables_), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) statuses[i] = Apply(updates[i]);
+    });
+    for (const absl::Status& status : statuses) OP_REQUIRES_OK(context, status);
+    for (Update& update : updates) {
+      OP_REQUIRES_OK(context, ToTensorFlow(update.ev->EvictIfDue(update.ev->NowAt(step))));
+    }
+  }
+
+ private:
+  absl::Status ReadUpdate(OpKernelContext* context, int i, int64_t step, Update* update) const {
+    TF_RETURN_IF_ERROR(GetEv(context, i, &update->ev));
+    const Tensor& keys = context->input(tables_ + i);
+    const Tensor& grads = context->input(2 * tables_ + i);
+    const EvConfig& config = update->ev->config();
+    if (!config.has_optimizer) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("embedding variable '", config.name, "' has no optimizer: it can't be updated"));
+    }
+    if (keys.dims() != 1 || grads.dims() != 2 || grads.dim_size(0) != keys.dim_size(0) ||
+        grads.dim_size(1) != config.dim) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("update of embedding variable '", config.name, "': keys have shape ", keys.shape().DebugString(),
+                       ", gradients ", grads.shape().DebugString(), ", expected [n] and [n, ", config.dim, "]"));
+    }
+    TF_RETURN_IF_ERROR(GetScalar(context, 3 * tables_ + i, "a learning rate", &update->step.learning_rate));
+    update->step.step = step;
+    update->keys = keys.flat<int64_t>().data();
+    update->grads = grads.flat<float>().data();
+    update->n = static_cast<size_t>(keys.NumElements());
+    return absl::OkStatus();
+  }
+
+  static absl::Status Apply(const Update& update) {
+    const EvConfig& config = update.ev->config();
+    EvResource::Scratch scratch(update.ev.get());
+    GradientSum& sum = scratch.sum();
+    const Status finite = sum.Sum(update.keys, update.n, update.grads, config.dim);
+    if (!finite.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("update of embedding variable '", config.name, "': ", finite.message));
+    }
+    if (config.clip.kind != ClipConfig::Kind::kNone) sum.Clip(config.clip);
+    const std::shared_ptr<EmbeddingTable> table = update.ev->table();
+    const Now now = update.ev->NowAt(update.step.step);
+    const bool touch = table->layout().has_last_step() || table->layout().has_last_time();
+    const ReadGuard reading(*table);
+    const UpdateGuard updating(*table);
+    float* rows[kBlock];
+    for (size_t at = 0; at < sum.size(); at += kBlock) {
+      const size_t n = std::min(kBlock, sum.size() - at);
+      table->Find(sum.keys() + at, n, rows);
+      ApplyRows(config.optimizer, table->layout(), update.step, rows, sum.sums() + at * static_cast<size_t>(config.dim),
+                n);
+      for (size_t i = 0; touch && i < n; ++i) {
+        if (rows[i] != nullptr) table->Touch(rows[i], now);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  int tables_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfctrEvApply").Device(tensorflow::DEVICE_CPU), EvApplyOp);
+
+}  // namespace
+}  // namespace tfctr
