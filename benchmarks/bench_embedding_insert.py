@@ -3,12 +3,12 @@
 Run: python -m benchmarks.bench_embedding_insert [--quick] [--rounds 5] [--sizes 16/1000000,16/5000000,64/1000000]
      [--huge-pages] [--json FILE]
 
-Batches of 100,000 new keys, one thread, page faults included: freed memory goes back to the kernel before each try. Ours:
-training lookups (they insert, write initial values and an Adagrad slot, and return the rows). DenseHashTable at its
-default initial_num_buckets and TFRA: rows made by tf.random.uniform in the same call; "values" keeps the value alone,
-"with slot" the slot too (DenseHashTable: a row twice as wide; TFRA: a second table, as it keeps slots). The floors
-are for "values", the smaller job. Pre-sized tables (expected_rows, initial_num_buckets, init_size) are reported.
-Floors: 2 times DenseHashTable, 1.5 times TFRA.
+Batches of 100,000 new keys, one thread, page faults included: freed memory goes back to the kernel before each try.
+Ours: training lookups (they insert, write initial values and an Adagrad slot, and return the rows). DenseHashTable at
+its default initial_num_buckets and TFRA: rows made by tf.random.uniform in the same call; "with slot" keeps the slot
+too (DenseHashTable: a row twice as wide; TFRA: a second table, as it keeps slots), "values" is the smaller job of
+keeping the value alone. Pre-sized tables (expected_rows, initial_num_buckets) are reported.
+Floors: 2 times DenseHashTable, 1.5 times TFRA, judged for both jobs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ from benchmarks.embedding_duel import (
 from benchmarks.embedding_keys import BATCH, keys_of
 from benchmarks.embedding_tables import SLOT_START, configure
 
-FLOORS = {"DenseHashTable values": 2.0, "TFRA values": 1.5}
+FLOORS = {
+    "DenseHashTable values": 2.0,
+    "DenseHashTable with slot": 2.0,
+    "TFRA values": 1.5,
+    "TFRA with slot": 1.5,
+}
 OURS = "EmbeddingVariable"
 
 
