@@ -19,6 +19,18 @@ from typing import Any
 
 from tfctr.embedding import option_values as check
 
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "AdagradDecay",
+    "Adam",
+    "AdamW",
+    "Ftrl",
+    "LazyAdam",
+    "Optimizer",
+    "RowWiseAdagrad",
+]
+
 _COMMON = ("learning_rate", "clip_value", "clip_row_norm", "clip_norm")
 
 

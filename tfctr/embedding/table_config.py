@@ -166,10 +166,12 @@ def _default_value(owner: str, value: Any, dim: int) -> tuple[float, ...]:
         given = np.asarray(value, np.float64)
     except (TypeError, ValueError):
         raise check.refuse(owner, "default_value", value, expected) from None
-    if given.shape not in ((), (dim,)) or not np.isfinite(given.astype(np.float32)).all():
+    with np.errstate(over="ignore"):
+        floats = given.astype(np.float32)
+    if floats.shape not in ((), (dim,)) or not np.isfinite(floats).all():
         raise check.refuse(owner, "default_value", value, expected)
     # As float32 says it: the table holds floats, and two texts for one float would be two configurations.
-    return tuple(float(number) for number in np.broadcast_to(given.astype(np.float32), (dim,)))
+    return tuple(float(number) for number in np.broadcast_to(floats, (dim,)))
 
 
 def check_name(name: Any) -> str:
