@@ -1,0 +1,64 @@
+// How an embedding table lies in a TensorFlow bundle, and the two directions: a table streamed into a BundleWriter, and
+// a new table built from a BundleReader. ops/embedding_checkpoint_ops.cc lists the tensors.
+//
+// Thread-safety: plain functions. SaveTable may run beside lookups and updates of the table; the writer and the reader
+// belong to the calling thread (LoadTable reads on a second one while rows are inserted).
+// Cost: SaveTable holds a copy of one shard; LoadTable two slices of kSliceRows rows.
+#ifndef TFCTR_CORE_KERNELS_EV_BUNDLE_H_
+#define TFCTR_CORE_KERNELS_EV_BUNDLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
+#include "tfctr/core/embedding/config.h"
+#include "tfctr/core/storage/embedding_table.h"
+#include "tfctr/core/storage/now.h"
+
+namespace tfctr {
+
+constexpr int kEvBundleFormat = 1;        // of NAME/config; readers refuse greater ones
+constexpr int64_t kSliceRows = 1 << 16;   // a table of more rows is written in slices of at most so many
+constexpr int64_t kSliceBytes = 8 << 20;  // ... and of at most so many bytes of values, where rows are wide
+
+// What is saved, or taken from a checkpoint; keys and values always are.
+struct CheckpointParts {
+  bool slots = true;
+  bool counters = true;  // counters of keys not admitted, and the frequency of rows
+  bool steps = true;     // last step and last time
+};
+
+// `NAME/part`, or just `part` for a variable without a name: the root of a checkpoint.
+inline std::string TensorName(const std::string& name, const std::string& part) {
+  return name.empty() ? part : absl::StrCat(name, "/", part);
+}
+
+// Rows of a slice of a table of this dimension.
+inline int64_t SliceRows(int dim) {
+  const int64_t rows = kSliceBytes / (static_cast<int64_t>(sizeof(float)) * dim);
+  return std::min(kSliceRows, std::max<int64_t>(rows, 1));
+}
+
+// Adds the tensors of `table` to the bundle. `config_json` is what the table was made from.
+absl::Status SaveTable(const std::shared_ptr<EmbeddingTable>& table, const std::string& config_json,
+                       const std::string& name, const CheckpointParts& parts, Now now,
+                       tensorflow::BundleWriter* writer);
+
+// Makes a table of `config` with what the bundle has under `name`. InvalidArgument, naming variable, checkpoint and
+// both sides, where the two don't fit; DataLoss where the bytes are not what was written. now.step < 0 means the step
+// of the save.
+absl::Status LoadTable(tensorflow::BundleReader* reader, const std::string& prefix, const std::string& name,
+                       const EvConfig& config, const CheckpointParts& parts, Now now, const Parallel& parallel,
+                       std::shared_ptr<EmbeddingTable>* table);
+
+// Sets counts of keys without a row, as they were saved; those of keys with a row are dropped. In a Bloom filter they
+// are added to its cells. Needs a table with admission.
+void PutCounts(std::vector<KeyCount> counts, Now now, EmbeddingTable* table);
+
+}  // namespace tfctr
+
+#endif  // TFCTR_CORE_KERNELS_EV_BUNDLE_H_

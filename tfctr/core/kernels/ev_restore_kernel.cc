@@ -1,0 +1,86 @@
+// TfctrEvRestore and TfctrEvReplace: tables that take the place of others.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
+#include "tfctr/core/kernels/ev_bundle.h"
+#include "tfctr/core/kernels/ev_resource.h"
+#include "tfctr/core/kernels/store_resource.h"
+
+namespace tfctr {
+namespace {
+
+using tensorflow::BundleReader;
+using tensorflow::Env;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::tstring;
+
+class EvRestoreOp : public OpKernel {
+ public:
+  explicit EvRestoreOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("N", &count_));
+    OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
+    OP_REQUIRES_OK(context, context->GetAttr("slots", &parts_.slots));
+    OP_REQUIRES_OK(context, context->GetAttr("counters", &parts_.counters));
+    OP_REQUIRES_OK(context, context->GetAttr("steps", &parts_.steps));
+    OP_REQUIRES(
+        context, static_cast<int>(names_.size()) == count_,
+        absl::InvalidArgumentError(absl::StrCat("TfctrEvRestore: ", count_, " handles but ", names_.size(), " names")));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    tstring prefix;
+    int64_t step = 0;
+    OP_REQUIRES_OK(context, GetScalar(context, 0, "prefix", &prefix));
+    OP_REQUIRES_OK(context, GetScalar(context, 1, "step", &step));
+    BundleReader reader(Env::Default(), prefix);
+    OP_REQUIRES(context, reader.status().ok(),
+                absl::Status(reader.status().code(),
+                             absl::StrCat("checkpoint '", std::string(prefix), "': ", reader.status().message())));
+    std::vector<tensorflow::core::RefCountPtr<EvResource>> variables(static_cast<size_t>(count_));
+    std::vector<std::shared_ptr<EmbeddingTable>> tables(variables.size());
+    for (int i = 0; i < count_; ++i) OP_REQUIRES_OK(context, GetEv(context, 2 + i, &variables[i]));
+    for (size_t i = 0; i < variables.size(); ++i) {
+      OP_REQUIRES_OK(context, LoadTable(&reader, prefix, names_[i], variables[i]->config(), parts_,
+                                        variables[i]->NowAt(step), OnThreads(context), &tables[i]));
+    }
+    for (size_t i = 0; i < variables.size(); ++i) variables[i]->Swap(std::move(tables[i]));
+  }
+
+ private:
+  int count_ = 0;
+  std::vector<std::string> names_;
+  CheckpointParts parts_;
+};
+
+class EvReplaceOp : public OpKernel {
+ public:
+  explicit EvReplaceOp(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::core::RefCountPtr<EvResource> variable;
+    tensorflow::core::RefCountPtr<EvResource> source;
+    OP_REQUIRES_OK(context, GetEv(context, 0, &variable));
+    OP_REQUIRES_OK(context, GetEv(context, 1, &source));
+    OP_REQUIRES(context, variable->config_text() == source->config_text(),
+                absl::InvalidArgumentError(absl::StrCat(
+                    "TfctrEvReplace: embedding variable '", variable->name(), "' has the configuration ",
+                    variable->config_text(), ", the source '", source->name(), "' has ", source->config_text())));
+    Result<std::shared_ptr<EmbeddingTable>> empty = MakeTable(source->config());
+    OP_REQUIRES(context, empty.ok(), ToTensorFlow(empty.status()));
+    variable->Swap(source->table());
+    source->Swap(empty.Take());
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfctrEvRestore").Device(tensorflow::DEVICE_CPU), EvRestoreOp);
+REGISTER_KERNEL_BUILDER(Name("TfctrEvReplace").Device(tensorflow::DEVICE_CPU), EvReplaceOp);
+
+}  // namespace
+}  // namespace tfctr

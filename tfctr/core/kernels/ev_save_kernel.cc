@@ -1,0 +1,137 @@
+// TfctrEvSave: tables into one bundle.
+//
+// BundleWriter writes the data file under a temporary name, so what a killed process leaves is never taken for a
+// bundle; the next save of the same prefix removes it. Files are synced here, since stock TensorFlow doesn't: the
+// checkpoint that names them must not be on disk before them.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/util/tensor_bundle/naming.h"
+#include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
+#include "tfctr/core/kernels/ev_bundle.h"
+#include "tfctr/core/kernels/ev_resource.h"
+#include "tfctr/core/kernels/store_resource.h"
+#include "tfctr/core/storage/file_io.h"
+
+namespace tfctr {
+namespace {
+
+using tensorflow::BundleWriter;
+using tensorflow::Env;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::tstring;
+
+bool IsLocal(const std::string& path) { return !absl::StrContains(path, "://"); }
+
+std::vector<std::string> FilesOf(const std::string& prefix) {
+  return {tensorflow::DataFilename(prefix, 0, 1), tensorflow::MetaFilename(prefix)};
+}
+
+// Removes what a save of this prefix that was killed left under temporary names.
+void RemoveLeftovers(const std::string& prefix) {
+  for (const std::string& file : FilesOf(prefix)) {
+    std::vector<std::string> found;
+    if (!Env::Default()->GetMatchingPaths(absl::StrCat(file, ".tempstate*"), &found).ok()) continue;
+    for (const std::string& path : found) Env::Default()->DeleteFile(path).IgnoreError();
+  }
+}
+
+void RemoveFiles(const std::string& prefix) {
+  RemoveLeftovers(prefix);
+  for (const std::string& file : FilesOf(prefix)) Env::Default()->DeleteFile(file).IgnoreError();
+}
+
+Status Sync(const std::string& path) {
+  Result<UniqueFd> file = OpenForRead(path);
+  if (!file.ok()) return file.status();
+  if (::fsync(file.value().get()) != 0) return ErrnoStatus("syncing", path, errno);
+  return Status::Ok();
+}
+
+// Elsewhere than on a local disk a closed file is as durable as it gets.
+absl::Status SyncFiles(const std::string& prefix) {
+  if (!IsLocal(prefix)) return absl::OkStatus();
+  for (const std::string& file : FilesOf(prefix)) {
+    const Status synced = Sync(file);
+    if (!synced.ok()) return ToTensorFlow(synced);
+  }
+  return ToTensorFlow(SyncDirectoryOf(prefix));
+}
+
+class EvSaveOp : public OpKernel {
+ public:
+  explicit EvSaveOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("N", &count_));
+    OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
+    OP_REQUIRES_OK(context, context->GetAttr("slots", &parts_.slots));
+    OP_REQUIRES_OK(context, context->GetAttr("counters", &parts_.counters));
+    OP_REQUIRES_OK(context, context->GetAttr("steps", &parts_.steps));
+    OP_REQUIRES(
+        context, static_cast<int>(names_.size()) == count_,
+        absl::InvalidArgumentError(absl::StrCat("TfctrEvSave: ", count_, " handles but ", names_.size(), " names")));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    tstring prefix;
+    int64_t step = 0;
+    OP_REQUIRES_OK(context, GetScalar(context, 0, "prefix", &prefix));
+    OP_REQUIRES_OK(context, GetScalar(context, 1, "step", &step));
+    std::vector<tensorflow::core::RefCountPtr<EvResource>> variables(static_cast<size_t>(count_));
+    for (int i = 0; i < count_; ++i) OP_REQUIRES_OK(context, GetEv(context, 2 + i, &variables[i]));
+    for (const auto& variable : variables) {
+      if (!variable->config().evict_on_save) continue;
+      EvictionResult result;
+      const Status evicted = variable->Evict(variable->NowAt(step), /*dry_run=*/false, &result);
+      OP_REQUIRES(context, evicted.ok(), ToTensorFlow(evicted));
+    }
+    const absl::Status saved = Save(prefix, step, variables);
+    if (!saved.ok()) RemoveFiles(prefix);
+    OP_REQUIRES_OK(context, saved);
+    Tensor* written = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &written));
+    written->scalar<tstring>()() = prefix;
+  }
+
+ private:
+  absl::Status Save(const std::string& prefix, int64_t step,
+                    const std::vector<tensorflow::core::RefCountPtr<EvResource>>& variables) const {
+    RemoveLeftovers(prefix);
+    absl::Status status;
+    {
+      BundleWriter writer(Env::Default(), prefix);
+      status = writer.status();
+      for (size_t i = 0; i < variables.size() && status.ok(); ++i) {
+        const EvResource& variable = *variables[i];
+        status = SaveTable(variable.table(), variable.config_text(), names_[i], parts_, variable.NowAt(step), &writer);
+        if (!status.ok()) {
+          status = absl::Status(status.code(), absl::StrCat("saving embedding variable '", variable.name(), "' to '",
+                                                            prefix, "': ", status.message()));
+        }
+      }
+      status.Update(writer.Finish());
+    }
+    TF_RETURN_IF_ERROR(status);
+    return SyncFiles(prefix);
+  }
+
+  int count_ = 0;
+  std::vector<std::string> names_;
+  CheckpointParts parts_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfctrEvSave").Device(tensorflow::DEVICE_CPU), EvSaveOp);
+
+}  // namespace
+}  // namespace tfctr
