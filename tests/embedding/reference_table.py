@@ -103,7 +103,7 @@ class ReferenceTable:
         self.default = np.broadcast_to(np.array(default, np.float32), (self.dim,)).copy()
         self.rows: dict[int, Row] = {}
         self.admission = policies.admission_of(config.get("admission"))
-        self._last_period: int | None = None  # of the update before, in units of evict_every_steps
+        self._last_period: int | None = None  # of the newest update, in units of evict_every_steps
         self._initial: dict[int, np.ndarray] = {}
 
     # Lookup
@@ -169,7 +169,7 @@ class ReferenceTable:
             return False
         period = step // every
         before = (step - 1) // every if self._last_period is None else self._last_period
-        self._last_period = period
+        self._last_period = max(period, before)
         return step > 0 and period > before
 
     # Eviction and the rest
