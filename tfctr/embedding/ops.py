@@ -44,12 +44,14 @@ class Size(NamedTuple):
 
 
 class Evicted(NamedTuple):
-    """What an eviction removed, or would: int64 scalars; `rule_rows` has one number per rule."""
+    """What an eviction removed, or would: int64 scalars; `rule_*` have one number per rule."""
 
     rows: tf.Tensor
     counters: tf.Tensor
     bytes: tf.Tensor
     rule_rows: tf.Tensor
+    rule_counters: tf.Tensor
+    rule_bytes: tf.Tensor
 
 
 def handle(config: str, *, shared_name: str = "", container: str = "", name: str | None = None) -> tf.Tensor:
@@ -175,6 +177,11 @@ def reserve(table: tf.Tensor, rows: tf.Tensor | int) -> Any:
 def set_clock(table: tf.Tensor, time_ms: tf.Tensor | int) -> Any:
     """Sets the table's time in milliseconds since 1970; -1 gives it the system's clock back."""
     return library.load().tfctr_ev_set_clock(table, tf.convert_to_tensor(time_ms, tf.int64))
+
+
+def set_frozen(table: tf.Tensor, frozen: tf.Tensor | bool) -> Any:
+    """Frozen: training lookups only look, updates are refused; holds for graphs that were made before."""
+    return library.load().tfctr_ev_set_frozen(table, frozen)
 
 
 def slices_of(keys: tf.Tensor, grads: tf.Tensor, dim: int) -> tf.IndexedSlices:

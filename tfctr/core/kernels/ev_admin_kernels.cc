@@ -1,4 +1,4 @@
-// Kernels of the administration of embedding variables: sizes, counts, erase, evict, reserve, the clock; and of
+// Kernels of the administration of embedding variables: sizes, counts, erase, evict, reserve, clock, freeze; and of
 // TfctrEvRowSplits, which needs no variable.
 #include <string>
 #include <vector>
@@ -132,11 +132,14 @@ class EvEvictOp : public EvOp {
     TF_RETURN_IF_ERROR(SetScalar(context, 0, result.total.rows));
     TF_RETURN_IF_ERROR(SetScalar(context, 1, result.total.counters));
     TF_RETURN_IF_ERROR(SetScalar(context, 2, result.total.bytes));
-    Tensor* rules = nullptr;
-    TF_RETURN_IF_ERROR(
-        context->allocate_output(3, TensorShape({static_cast<int64_t>(result.per_rule.size())}), &rules));
-    for (size_t i = 0; i < result.per_rule.size(); ++i) {
-      rules->flat<int64_t>()(i) = static_cast<int64_t>(result.per_rule[i].rows);
+    uint64_t EvictionCount::* const columns[] = {&EvictionCount::rows, &EvictionCount::counters, &EvictionCount::bytes};
+    for (int column = 0; column < 3; ++column) {
+      Tensor* rules = nullptr;
+      TF_RETURN_IF_ERROR(
+          context->allocate_output(3 + column, TensorShape({static_cast<int64_t>(result.per_rule.size())}), &rules));
+      for (size_t i = 0; i < result.per_rule.size(); ++i) {
+        rules->flat<int64_t>()(i) = static_cast<int64_t>(result.per_rule[i].*columns[column]);
+      }
     }
     return absl::OkStatus();
   }
@@ -167,6 +170,17 @@ class EvSetClockOp : public EvOp {
           absl::StrCat("embedding variable '", ev->name(), "': time_ms is ", time_ms, ", expected -1 or more"));
     }
     ev->SetClock(time_ms);
+    return absl::OkStatus();
+  }
+};
+
+class EvSetFrozenOp : public EvOp {
+ public:
+  using EvOp::EvOp;
+  absl::Status Run(OpKernelContext* context, EvResource* ev) override {
+    bool frozen = false;
+    TF_RETURN_IF_ERROR(GetScalar(context, 1, "frozen", &frozen));
+    ev->SetFrozen(frozen);
     return absl::OkStatus();
   }
 };
@@ -227,6 +241,7 @@ TFCTR_REGISTER_EV("TfctrEvErase", EvEraseOp);
 TFCTR_REGISTER_EV("TfctrEvEvict", EvEvictOp);
 TFCTR_REGISTER_EV("TfctrEvReserve", EvReserveOp);
 TFCTR_REGISTER_EV("TfctrEvSetClock", EvSetClockOp);
+TFCTR_REGISTER_EV("TfctrEvSetFrozen", EvSetFrozenOp);
 TFCTR_REGISTER_EV("TfctrEvRowSplits", EvRowSplitsOp);
 #undef TFCTR_REGISTER_EV
 

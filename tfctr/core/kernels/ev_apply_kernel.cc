@@ -66,6 +66,10 @@ class EvApplyOp : public OpKernel {
       return absl::FailedPreconditionError(
           absl::StrCat("embedding variable '", config.name, "' has no optimizer: it can't be updated"));
     }
+    if (update->ev->frozen()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("embedding variable '", config.name, "' is frozen: it can't be updated"));
+    }
     if (keys.dims() != 1 || grads.dims() != 2 || grads.dim_size(0) != keys.dim_size(0) ||
         grads.dim_size(1) != config.dim) {
       return absl::InvalidArgumentError(

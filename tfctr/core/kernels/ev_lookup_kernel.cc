@@ -140,6 +140,10 @@ class EvLookupOp : public OpKernel {
       const EvLookup& lookup = lookups[i];
       found[i].resize(static_cast<size_t>(lookup.n));
       guards.push_back(std::make_unique<ReadGuard>(*lookup.table));
+      if (lookup.ev->frozen()) {
+        lookup.table->Find(lookup.keys, static_cast<size_t>(lookup.n), found[i].data());
+        continue;
+      }
       const Status status = lookup.table->FindOrInsert(guards.back().get(), lookup.keys, static_cast<size_t>(lookup.n),
                                                        lookup.ev->NowAt(step), found[i].data(), parallel);
       if (!status.ok()) return ToTensorFlow(status);

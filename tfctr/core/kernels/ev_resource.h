@@ -52,6 +52,11 @@ class EvResource : public tensorflow::ResourceBase {
   Now NowAt(int64_t step) const;
   void SetClock(int64_t time_ms) { clock_ms_.store(time_ms, std::memory_order_relaxed); }
 
+  // Frozen: training lookups only look, updates are refused. Here and not in Python, so that it holds for graphs and
+  // functions that were made before.
+  bool frozen() const { return frozen_.load(std::memory_order_relaxed); }
+  void SetFrozen(bool frozen) { frozen_.store(frozen, std::memory_order_relaxed); }
+
   // Runs the config's rules.
   Status Evict(Now now, bool dry_run, EvictionResult* result) const;
   // Runs them if `evict_every_steps` steps have passed; one of the threads that notice it does.
@@ -82,6 +87,7 @@ class EvResource : public tensorflow::ResourceBase {
   mutable std::shared_mutex mutex_;
   std::shared_ptr<EmbeddingTable> table_;  // guarded by mutex_
   std::atomic<int64_t> clock_ms_{-1};
+  std::atomic<bool> frozen_{false};
   std::atomic<int64_t> periods_{-1};  // evict_every_steps: of the newest step that was applied; -1: none yet
   std::mutex scratch_mutex_;
   std::vector<std::unique_ptr<GradientSum>> scratch_;  // guarded by scratch_mutex_

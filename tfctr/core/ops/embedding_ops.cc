@@ -282,11 +282,13 @@ REGISTER_OP("TfctrEvEvict")
     .Output("counters: int64")
     .Output("bytes: int64")
     .Output("rule_rows: int64")
+    .Output("rule_counters: int64")
+    .Output("rule_bytes: int64")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckRanks(c, 0, 3, 0));
       for (int i = 0; i < 3; ++i) c->set_output(i, c->Scalar());
-      c->set_output(3, c->Vector(c->UnknownDim()));
+      for (int i = 3; i < 6; ++i) c->set_output(i, c->Vector(c->UnknownDim()));
       return absl::OkStatus();
     })
     .Doc(R"doc(
@@ -294,7 +296,7 @@ Runs the eviction rules of the table's config at `step` and the table's clock.
 
 dry_run: count only, remove nothing.
 rows, counters, bytes: what was removed (or would be).
-rule_rows: rows by rule, in the config's order.
+rule_rows, rule_counters, rule_bytes: the same by rule, in the config's order.
 )doc");
 
 REGISTER_OP("TfctrEvReserve")
@@ -313,6 +315,15 @@ REGISTER_OP("TfctrEvSetClock")
     .SetShapeFn([](InferenceContext* c) { return CheckRanks(c, 0, 2, 0); })
     .Doc(R"doc(
 Sets the time that the table goes by, in milliseconds since 1970; -1 gives it the system's clock back.
+)doc");
+
+REGISTER_OP("TfctrEvSetFrozen")
+    .Input("handle: resource")
+    .Input("frozen: bool")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) { return CheckRanks(c, 0, 2, 0); })
+    .Doc(R"doc(
+frozen: from now on training lookups of the table neither insert nor count, and updates are refused; false undoes it.
 )doc");
 
 }  // namespace
