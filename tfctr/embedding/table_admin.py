@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
+class PolicyReport:
+    """What one policy of an eviction took: its share of the EvictionReport."""
+
+    policy: Eviction
+    rows: Any
+    counters: Any
+    bytes: Any
+
+
+@dataclasses.dataclass(frozen=True)
 class EvictionReport:
     """What an eviction took, or with `dry_run` would take.
 
@@ -28,13 +38,13 @@ class EvictionReport:
       rows: rows.
       counters: counters of keys that had no row.
       bytes: their memory, free for later keys of the table; not returned to the system.
-      rows_per_policy: (policy, rows) in the order in which the policies ran.
+      policies: the same by policy, in the order in which they ran.
     """
 
     rows: Any
     counters: Any
     bytes: Any
-    rows_per_policy: tuple[tuple[Eviction, Any], ...]
+    policies: tuple[PolicyReport, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,12 +140,13 @@ class TableAdmin:
                 f"{self.owner}: it has no eviction policy, expected eviction=tfctr.StepEviction(...) or another"
             )
         evicted = ops.evict(self.handle, self._step_or(step), dry_run=dry_run)
-        per_rule = tf.unstack(evicted.rule_rows, len(policies))
+        columns = (evicted.rule_rows, evicted.rule_counters, evicted.rule_bytes)
+        by_policy = zip(policies, *(tf.unstack(column, len(policies)) for column in columns), strict=True)
         return EvictionReport(
             rows=_value(evicted.rows),
             counters=_value(evicted.counters),
             bytes=_value(evicted.bytes),
-            rows_per_policy=tuple((policy, _value(rows)) for policy, rows in zip(policies, per_rule, strict=True)),
+            policies=tuple(PolicyReport(policy, *map(_value, taken)) for policy, *taken in by_policy),
         )
 
     def erase(self, ids: Any) -> Any:

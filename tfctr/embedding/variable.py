@@ -9,13 +9,14 @@
 docs/embedding_variable.md states exactly who gets a row, when it is updated, and when it goes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfctr.embedding import keys as key_conversion
 from tfctr.embedding import naming, ops, table_config
+from tfctr.embedding import option_values as check
 from tfctr.embedding.clock import ManualClock
 from tfctr.embedding.optimizers import Optimizer
 from tfctr.embedding.options import Admission, Eviction, Initializer, Uniform
@@ -231,11 +232,7 @@ class EmbeddingVariable(TableAdmin, tf.saved_model.experimental.TrackableResourc
 
     def move_clock(self, time_ms: int) -> Any:
         """Sets the table's time in milliseconds; -1: the system's clock. Returns None, or the op in a TF1 graph."""
-        if self._eager:
-            with tf.init_scope():
-                return ops.set_clock(self.handle, time_ms)
-        with self.handle.graph.as_default():
-            return ops.set_clock(self.handle, time_ms)
+        return self._run_once(lambda: ops.set_clock(self.handle, time_ms))
 
     def _start_clock(self, clock: ManualClock) -> None:
         clock.attach(self)
@@ -289,6 +286,15 @@ class EmbeddingVariable(TableAdmin, tf.saved_model.experimental.TrackableResourc
 
         return training.apply_gradients([(gradient, self)], learning_rate=learning_rate, step=step)
 
-    def freeze(self, frozen: bool = True) -> None:
-        """From now on lookups neither insert nor count, and updates are refused; `freeze(False)` undoes it."""
-        self._frozen = frozen
+    def freeze(self, frozen: bool = True) -> Any:
+        """From now on lookups neither insert nor count, and updates are refused; `freeze(False)` undoes it.
+
+        Holds at once for functions that were traced before. Returns None, or the op to run in a TF1 graph.
+        """
+        self._frozen = check.flag(self.owner, "frozen", frozen)
+        return self._run_once(lambda: ops.set_frozen(self.handle, self._frozen))
+
+    def _run_once(self, make: Callable[[], Any]) -> Any:
+        """Runs an op of the table at once, even while a `tf.function` is traced; in a TF1 graph returns it."""
+        with tf.init_scope() if self._eager else self.handle.graph.as_default():
+            return make()
