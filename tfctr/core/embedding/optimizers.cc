@@ -147,11 +147,11 @@ Status CheckOptimizer(const OptimizerConfig& config) {
     }
   }
   if ((IsAdagrad(kind) || kind == Kind::kFtrl) && !not_negative(config.initial_accumulator)) {
-    return Wrong(kind, "initial_accumulator", Text(config.initial_accumulator), "a finite number of at least 0");
+    return Wrong(kind, "initial_accumulator_value", Text(config.initial_accumulator), "a finite number of at least 0");
   }
   if (IsAdam(kind)) {
-    if (!(config.beta1 >= 0 && config.beta1 < 1)) return Wrong(kind, "beta1", Text(config.beta1), "0 <= beta1 < 1");
-    if (!(config.beta2 >= 0 && config.beta2 < 1)) return Wrong(kind, "beta2", Text(config.beta2), "0 <= beta2 < 1");
+    if (!(config.beta1 >= 0 && config.beta1 < 1)) return Wrong(kind, "beta_1", Text(config.beta1), "0 <= beta_1 < 1");
+    if (!(config.beta2 >= 0 && config.beta2 < 1)) return Wrong(kind, "beta_2", Text(config.beta2), "0 <= beta_2 < 1");
   }
   if (kind == Kind::kAdamW && !not_negative(config.weight_decay)) {
     return Wrong(kind, "weight_decay", Text(config.weight_decay), "a finite number of at least 0");
@@ -160,18 +160,20 @@ Status CheckOptimizer(const OptimizerConfig& config) {
     if (!not_negative(-config.learning_rate_power)) {
       return Wrong(kind, "learning_rate_power", Text(config.learning_rate_power), "a finite number of at most 0");
     }
-    const std::pair<const char*, double> penalties[] = {
-        {"l1", config.l1}, {"l2", config.l2}, {"l2_shrinkage", config.l2_shrinkage}, {"beta", config.beta}};
+    const std::pair<const char*, double> penalties[] = {{"l1_regularization_strength", config.l1},
+                                                        {"l2_regularization_strength", config.l2},
+                                                        {"l2_shrinkage_regularization_strength", config.l2_shrinkage},
+                                                        {"beta", config.beta}};
     for (const auto& [name, value] : penalties) {
       if (!not_negative(value)) return Wrong(kind, name, Text(value), "a finite number of at least 0");
     }
   }
   if (kind == Kind::kAdagradDecay) {
     if (!(config.decay_rate > 0 && config.decay_rate <= 1)) {
-      return Wrong(kind, "decay_rate", Text(config.decay_rate), "0 < decay_rate <= 1");
+      return Wrong(kind, "accumulator_decay_rate", Text(config.decay_rate), "0 < rate <= 1");
     }
     if (config.decay_steps < 1) {
-      return Wrong(kind, "decay_steps", std::to_string(config.decay_steps), "at least 1 step");
+      return Wrong(kind, "accumulator_decay_steps", std::to_string(config.decay_steps), "at least 1 step");
     }
   }
   return Status::Ok();

@@ -40,7 +40,7 @@ FillTask TaskOf(const InitializerConfig& config, int dim) {
         task.kind = Kind::kConstant;
         break;
       }
-      task.scale = config.b - config.a;
+      task.scale = (config.b - config.a) * 0x1p-24f;
       task.limit = Below(config.b);
       break;
     case Kind::kNormal:

@@ -3,7 +3,7 @@
 //
 // Column c of key k takes word c%4 of Philox4x32-10 with counter (low word of k, high word of k, c/4, 0) and key (low
 // word of seed, high word of seed). From that word x:
-//   uniform           u = (x >> 8) * 2^-24; low + (high - low) * u in float, never above the float below `high`
+//   uniform           low + (x >> 8) * ((high - low) * 2^-24) in float, never above the float below `high`
 //   normal            the top bit of x is the sign, the other 31 give the tail probability p = (m + 1/2) * 2^-32; the
 //                     quantile comes from our own rational function (error below 3e-6), so values reach 6.3 stddev
 //   truncated normal  the same with p between Phi(-2) and 1/2: the normal distribution given |z| <= 2
@@ -35,7 +35,7 @@ struct InitializerConfig {
 struct FillTask {
   InitializerConfig::Kind kind;
   float offset;      // low | mean
-  float scale;       // high - low | stddev
+  float scale;       // (high - low) * 2^-24 | stddev
   float limit;       // uniform: the largest value
   float tail_start;  // normal: p = tail_start + (m + 1/2) * tail_step
   float tail_step;

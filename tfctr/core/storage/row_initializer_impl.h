@@ -26,34 +26,53 @@ typedef uint32_t Halves __attribute__((vector_size(TFCTR_VECTOR_BYTES)));
 typedef int32_t Ints __attribute__((vector_size(TFCTR_VECTOR_BYTES)));
 typedef float Floats __attribute__((vector_size(TFCTR_VECTOR_BYTES)));
 
-constexpr int kLanes = TFCTR_VECTOR_BYTES / 8;  // Philox blocks per vector
-constexpr int kFloats = TFCTR_VECTOR_BYTES / 4;
-constexpr int kBatch = 3;  // vectors in flight: as many as the registers hold
-
-// Which block of a vector's L consecutive blocks lane l computes: interleaving two vectors puts lanes 0, 2, .. into one
-// result and lanes 1, 3, .. into the other.
-static inline constexpr int BlockOfLane(int lane) { return lane % 2 == 0 ? lane / 2 : kLanes / 2 + lane / 2; }
+constexpr size_t kLanes = TFCTR_VECTOR_BYTES / 8;   // Philox blocks per vector
+constexpr size_t kFloats = TFCTR_VECTOR_BYTES / 4;  // half of a vector's values
+constexpr size_t kBatch = 3;                        // vectors in flight: as many as the registers hold
 
 #if TFCTR_VECTOR_BYTES == 16
 static inline Words Multiply(Words a, Words b) { return (Words)_mm_mul_epu32((__m128i)a, (__m128i)b); }
 static inline Floats Sqrt(Floats x) { return (Floats)_mm_sqrt_ps((__m128)x); }
-static inline Words UnpackLow(Words a, Words b) { return (Words)_mm_unpacklo_epi64((__m128i)a, (__m128i)b); }
-static inline Words UnpackHigh(Words a, Words b) { return (Words)_mm_unpackhi_epi64((__m128i)a, (__m128i)b); }
+template <int kPick>
+static inline Words Shuffle(Words a, Words b) {
+  return (Words)_mm_shuffle_ps((__m128)a, (__m128)b, kPick);
+}
 #elif TFCTR_VECTOR_BYTES == 32
 static inline Words Multiply(Words a, Words b) { return (Words)_mm256_mul_epu32((__m256i)a, (__m256i)b); }
 static inline Floats Sqrt(Floats x) { return (Floats)_mm256_sqrt_ps((__m256)x); }
-static inline Words UnpackLow(Words a, Words b) { return (Words)_mm256_unpacklo_epi64((__m256i)a, (__m256i)b); }
-static inline Words UnpackHigh(Words a, Words b) { return (Words)_mm256_unpackhi_epi64((__m256i)a, (__m256i)b); }
-#else  // the forms with a mask: GCC 12 warns of the others' headers
+template <int kPick>
+static inline Words Shuffle(Words a, Words b) {
+  return (Words)_mm256_shuffle_ps((__m256)a, (__m256)b, kPick);
+}
+#elif defined(__AVX512F__)  // the forms with a mask: GCC 12 warns of the others' headers
 static inline Words Multiply(Words a, Words b) { return (Words)_mm512_maskz_mul_epu32(0xff, (__m512i)a, (__m512i)b); }
 static inline Floats Sqrt(Floats x) { return (Floats)_mm512_maskz_sqrt_ps(0xffff, (__m512)x); }
-static inline Words UnpackLow(Words a, Words b) {
-  return (Words)_mm512_maskz_unpacklo_epi64(0xff, (__m512i)a, (__m512i)b);
+template <int kPick>
+static inline Words Shuffle(Words a, Words b) {
+  return (Words)_mm512_maskz_shuffle_ps(0xffff, (__m512)a, (__m512)b, kPick);
 }
-static inline Words UnpackHigh(Words a, Words b) {
-  return (Words)_mm512_maskz_unpackhi_epi64(0xff, (__m512i)a, (__m512i)b);
+#else                       // the test's: the lanes of AVX-512 on any CPU
+static inline Words Multiply(Words a, Words b) { return (a & 0xffffffffu) * (b & 0xffffffffu); }
+static inline Floats Sqrt(Floats x) {
+  for (size_t i = 0; i < kFloats; ++i) x[i] = _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x[i])));
+  return x;
+}
+template <int kPick>
+static inline Words Shuffle(Words a, Words b) {
+  Halves to;
+  for (size_t i = 0; i < kFloats; ++i) {
+    const Halves from = (Halves)(i % 4 < 2 ? a : b);
+    to[i] = from[i / 4 * 4 + ((kPick >> (2 * (i % 4))) & 3)];
+  }
+  return (Words)to;
 }
 #endif
+constexpr int kEven = 0x88;  // within 128 bits: elements 0 and 2 of a, then of b
+constexpr int kOdd = 0xdd;   // elements 1 and 3
+
+// Every 128 bits hold the values of one block in the end, so the two lanes there go to different results: lanes 0, 2,
+// 4, .. to the first, lanes 1, 3, .. to the second. Lane l computes the block of this number of the vector's L.
+static inline constexpr size_t BlockOfLane(size_t lane) { return lane % 2 * (kLanes / 2) + lane / 2; }
 
 static inline Words Broadcast(uint64_t x) { return Words{} + x; }
 static inline Floats Splat(float x) { return Floats{} + x; }
@@ -90,8 +109,7 @@ static inline Floats UpperQuantile(Floats p) {
 
 // Random words to values.
 static inline Floats Uniform(const FillTask& task, Halves words) {
-  const Floats unit = __builtin_convertvector((Ints)(words >> 8), Floats) * 0x1p-24f;
-  const Floats value = unit * task.scale + task.offset;
+  const Floats value = __builtin_convertvector((Ints)(words >> 8), Floats) * task.scale + task.offset;
   return value < Splat(task.limit) ? value : Splat(task.limit);
 }
 
@@ -112,27 +130,29 @@ struct Blocks {
   Words x0, x1, x2, x3;
 };
 
+// The key of every round, in all lanes: read from memory as an operand, the registers are needed for blocks.
 struct RoundKeys {
-  uint32_t key0[kPhiloxRounds];
-  uint32_t key1[kPhiloxRounds];
+  Words key0[kPhiloxRounds];
+  Words key1[kPhiloxRounds];
   explicit RoundKeys(uint64_t seed) {
-    for (int r = 0; r < kPhiloxRounds; ++r) {
-      key0[r] = static_cast<uint32_t>(seed) + static_cast<uint32_t>(r) * kPhiloxWeyl0;
-      key1[r] = static_cast<uint32_t>(seed >> 32) + static_cast<uint32_t>(r) * kPhiloxWeyl1;
+    for (uint32_t r = 0; r < kPhiloxRounds; ++r) {
+      key0[r] = Broadcast(static_cast<uint32_t>(seed) + r * kPhiloxWeyl0);
+      key1[r] = Broadcast(static_cast<uint32_t>(seed >> 32) + r * kPhiloxWeyl1);
     }
   }
 };
 
-template <int kVectors>
+// Rounds kFirst to the last of `kVectors` vectors of blocks.
+template <int kFirst, size_t kVectors>
 static inline void Philox(const RoundKeys& keys, Blocks* blocks) {
   const Words m0 = Broadcast(kPhiloxMultiplier0);
   const Words m1 = Broadcast(kPhiloxMultiplier1);
 #pragma GCC unroll 10
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-    const Words k0 = Broadcast(keys.key0[round]);
-    const Words k1 = Broadcast(keys.key1[round]);
+  for (int round = kFirst; round < kPhiloxRounds; ++round) {
+    const Words k0 = keys.key0[round];
+    const Words k1 = keys.key1[round];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
+    for (size_t v = 0; v < kVectors; ++v) {
       Blocks& b = blocks[v];
       const Words p0 = Multiply(b.x0, m0);
       const Words p1 = Multiply(b.x2, m1);
@@ -144,103 +164,143 @@ static inline void Philox(const RoundKeys& keys, Blocks* blocks) {
   }
 }
 
+// The first two rounds of blocks of one key, where half of every product is the same for all of them: with the counter
+// (low, high, block, 0), round 0 gives (hi(M1*block) ^ high ^ k0, lo(M1*block), hi(M0*low) ^ k1, lo(M0*low)).
+struct KeyRounds {
+  Words high;    // high word of the key ^ key0[0]
+  Words second;  // hi(M1*x2) ^ key0[1] after round 0
+  Words x1;      // lo(M1*x2) after round 0
+  Words third;   // lo(M0*low) ^ key1[1]
+  KeyRounds(uint64_t key, const RoundKeys& keys) {
+    const uint64_t p0 = uint64_t{kPhiloxMultiplier0} * static_cast<uint32_t>(key);
+    const uint64_t p1 = kPhiloxMultiplier1 * ((p0 >> 32) ^ keys.key1[0][0]);
+    high = Broadcast((key >> 32) ^ keys.key0[0][0]);
+    second = Broadcast((p1 >> 32) ^ keys.key0[1][0]);
+    x1 = Broadcast(p1);
+    third = Broadcast(p0 ^ keys.key1[1][0]);
+  }
+  // State after rounds 0 and 1, of the blocks with these numbers.
+  Blocks After(const Words& block) const {
+    const Words p1 = Multiply(block, Broadcast(kPhiloxMultiplier1));
+    const Words p0 = Multiply((p1 >> 32) ^ high, Broadcast(kPhiloxMultiplier0));
+    return Blocks{second ^ p1, x1, (p0 >> 32) ^ third, p0};
+  }
+};
+
 // The 4 * kLanes values of one vector of blocks, in the order of the blocks.
 template <bool kNormal>
 static inline void StoreValues(const FillTask& task, const Blocks& b, float* out) {
-  const Words low = (b.x0 & 0xffffffffu) | (b.x1 << 32);
-  const Words high = (b.x2 & 0xffffffffu) | (b.x3 << 32);
-  const Floats first = Value<kNormal>(task, UnpackLow(low, high));
-  const Floats second = Value<kNormal>(task, UnpackHigh(low, high));
+  const Words x01 = Shuffle<kEven>(b.x0, b.x1);
+  const Words x23 = Shuffle<kEven>(b.x2, b.x3);
+  const Floats first = Value<kNormal>(task, Shuffle<kEven>(x01, x23));
+  const Floats second = Value<kNormal>(task, Shuffle<kOdd>(x01, x23));
   std::memcpy(out, &first, sizeof first);
   std::memcpy(out + kFloats, &second, sizeof second);
 }
 
-// Rows of whole vectors of blocks: all lanes of a vector belong to one row, and values are stored where they belong.
+// The same for fewer values.
 template <bool kNormal>
-static void FillWhole(const FillTask& task, const int64_t* keys, size_t n, float* const* rows) {
+static inline void StorePart(const FillTask& task, const Blocks& b, float* out, size_t count) {
+  alignas(64) float values[4 * kLanes];
+  StoreValues<kNormal>(task, b, values);
+  std::memcpy(out, values, count * sizeof(float));
+}
+
+// All lanes of a vector belong to one row: for rows of at least one vector.
+template <bool kNormal>
+static void FillWide(const FillTask& task, const int64_t* keys, size_t n, float* const* rows) {
+  constexpr size_t kValues = 4 * kLanes;
   const RoundKeys round_keys(task.seed);
-  const size_t per_row = static_cast<size_t>(task.dim) / (4 * kLanes);
-  const size_t total = n * per_row;
+  const size_t dim = static_cast<size_t>(task.dim);
+  const size_t per_row = (dim + kValues - 1) / kValues;
+  const size_t last = dim - (per_row - 1) * kValues;  // values of a row's last vector
   Words iota;
-  for (int lane = 0; lane < kLanes; ++lane) iota[lane] = static_cast<uint64_t>(BlockOfLane(lane));
+  for (size_t lane = 0; lane < kLanes; ++lane) iota[lane] = BlockOfLane(lane);
   size_t row = 0;
   size_t part = 0;
-  for (size_t at = 0; at < total;) {
-    const int count = total - at < kBatch ? 1 : kBatch;
+  KeyRounds key(n > 0 ? static_cast<uint64_t>(keys[0]) : 0, round_keys);
+  while (row < n) {
     Blocks blocks[kBatch];
     float* out[kBatch];
-    for (int v = 0; v < count; ++v) {
-      const Words key = Broadcast(static_cast<uint64_t>(keys[row]));
-      blocks[v] = Blocks{key, key >> 32, iota + part * kLanes, Words{}};
-      out[v] = rows[row] + part * 4 * kLanes;
-      if (++part == per_row) {
+    bool whole[kBatch];
+    size_t count = 0;
+    for (; count < kBatch && row < n; ++count) {
+      blocks[count] = key.After(iota + part * kLanes);
+      out[count] = rows[row] + part * kValues;
+      whole[count] = ++part < per_row || last == kValues;
+      if (part == per_row) {
         part = 0;
-        ++row;
+        if (++row < n) key = KeyRounds(static_cast<uint64_t>(keys[row]), round_keys);
       }
     }
     if (count == kBatch) {
-      Philox<kBatch>(round_keys, blocks);
+      Philox<2, kBatch>(round_keys, blocks);
     } else {
-      Philox<1>(round_keys, blocks);
+      for (size_t v = 0; v < count; ++v) Philox<2, 1>(round_keys, blocks + v);
     }
-    for (int v = 0; v < count; ++v) StoreValues<kNormal>(task, blocks[v], out[v]);
-    at += static_cast<size_t>(count);
+    for (size_t v = 0; v < count; ++v) {
+      if (whole[v]) {
+        StoreValues<kNormal>(task, blocks[v], out[v]);
+      } else {
+        StorePart<kNormal>(task, blocks[v], out[v], last);
+      }
+    }
   }
 }
 
-// Rows of any width: lanes are dealt out one after the other, values go through a buffer.
+// Lanes are dealt out block by block, so that a vector spans several rows: for rows of less than a vector.
 template <bool kNormal>
-static void FillAny(const FillTask& task, const int64_t* keys, size_t n, float* const* rows) {
+static void FillNarrow(const FillTask& task, const int64_t* keys, size_t n, float* const* rows) {
   const RoundKeys round_keys(task.seed);
-  const size_t per_row = (static_cast<size_t>(task.dim) + 3) / 4;
   const size_t dim = static_cast<size_t>(task.dim);
-  const size_t total = n * per_row;
+  const size_t per_row = (dim + 3) / 4;
   size_t row = 0;
   size_t part = 0;
-  for (size_t at = 0; at < total;) {
-    alignas(64) uint64_t key[kLanes] = {};
-    alignas(64) uint64_t block[kLanes] = {};
-    float* out[kLanes];
-    size_t width[kLanes];
-    const int count = static_cast<int>(total - at < kLanes ? total - at : kLanes);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      // The i-th block of this vector sits in the lane whose BlockOfLane is i.
-      const int i = lane;
-      if (i >= count) break;
-      const int place = i < kLanes / 2 ? 2 * i : 2 * (i - kLanes / 2) + 1;
-      key[place] = static_cast<uint64_t>(keys[row]);
-      block[place] = part;
-      out[i] = rows[row] + part * 4;
-      width[i] = dim - part * 4 < 4 ? dim - part * 4 : 4;
-      if (++part == per_row) {
-        part = 0;
-        ++row;
+  while (row < n) {
+    Blocks blocks[kBatch];
+    float* out[kBatch * kLanes];
+    size_t width[kBatch * kLanes];
+    size_t lanes = 0;
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kBatch; ++v) {
+      Words key{};
+      Words block{};
+#pragma GCC unroll 8
+      for (size_t i = 0; i < kLanes; ++i) {
+        const size_t lane = i < kLanes / 2 ? 2 * i : 2 * i - kLanes + 1;  // BlockOfLane(lane) is i
+        if (row == n) break;
+        key[lane] = static_cast<uint64_t>(keys[row]);
+        block[lane] = part;
+        out[lanes] = rows[row] + part * 4;
+        width[lanes] = dim - part * 4 < 4 ? dim - part * 4 : 4;
+        ++lanes;
+        if (++part == per_row) {
+          part = 0;
+          ++row;
+        }
       }
+      blocks[v] = Blocks{key, key >> 32, block, Words{}};
     }
-    Words x0, x2;
-    std::memcpy(&x0, key, sizeof x0);
-    std::memcpy(&x2, block, sizeof x2);
-    Blocks blocks[1] = {Blocks{x0, x0 >> 32, x2, Words{}}};
-    Philox<1>(round_keys, blocks);
-    alignas(64) float values[4 * kLanes];
-    StoreValues<kNormal>(task, blocks[0], values);
-    for (int i = 0; i < count; ++i) {
+    Philox<0, kBatch>(round_keys, blocks);
+    alignas(64) float values[kBatch * 4 * kLanes];
+    for (size_t v = 0; v < kBatch; ++v) StoreValues<kNormal>(task, blocks[v], values + v * 4 * kLanes);
+    for (size_t i = 0; i < lanes; ++i) {
+      const float* from = values + 4 * i;
       if (width[i] == 4) {
-        std::memcpy(out[i], values + 4 * i, 4 * sizeof(float));
+        std::memcpy(out[i], from, 4 * sizeof(float));
       } else {
-        for (size_t c = 0; c < width[i]; ++c) out[i][c] = values[4 * i + static_cast<int>(c)];
+        for (size_t c = 0; c < width[i]; ++c) out[i][c] = from[c];
       }
     }
-    at += static_cast<size_t>(count);
   }
 }
 
 template <bool kNormal>
 static void FillRandom(const FillTask& task, const int64_t* keys, size_t n, float* const* rows) {
-  if (task.dim % (4 * kLanes) == 0) {
-    FillWhole<kNormal>(task, keys, n, rows);
+  if (static_cast<size_t>(task.dim) >= 4 * kLanes) {
+    FillWide<kNormal>(task, keys, n, rows);
   } else {
-    FillAny<kNormal>(task, keys, n, rows);
+    FillNarrow<kNormal>(task, keys, n, rows);
   }
 }
 
