@@ -101,7 +101,8 @@ class Pair:
         want = self.reference.evict(step, self.clock.time_ms)
         assert dry == real
         assert (real.rows, real.counters) == (want.rows, want.counters)
-        assert [rows for _, rows in real.rows_per_policy] == want.rule_rows
+        assert [policy.rows for policy in real.policies] == want.rule_rows
+        assert [policy.counters for policy in real.policies] == want.rule_counters
         self.gone += want.rows
 
     def compare(self, seen: set[int]) -> None:
