@@ -2,9 +2,10 @@
 
 Run: python -m benchmarks.bench_embedding_memory [--quick] [--rows 20000000] [--dim 16] [--json FILE]
 
-Each table grows in a process of its own by training lookups of 20,000 new keys, nothing reserved. After every batch from
-1M rows on the resident size above the start (RSS) and the peak during the batch (VmHWM, reset before it) are divided by
-the raw size: rows x (8 B key + 4 B x dim x (1 + slots); a row-wise slot is 4 B; + 12 B where frequency and step are on).
+Each table grows in a process of its own by training lookups of 20,000 new keys, nothing reserved. After every batch
+from 1M rows on the resident size above the start (RSS) and the peak during the batch (VmHWM, reset before it) are
+divided by the raw size: rows x (8 B key + 4 B x dim x (1 + slots); a row-wise slot is 4 B; + 12 B where frequency and
+step are on).
 Floors for the worst size: 1.25 (Adagrad), 1.35 (row-wise), 1.30 (Adagrad, frequency and last step); peak 1.35.
 """
 

@@ -139,7 +139,8 @@ class Ours(Trainer):
         import tfctr
 
         made = tfctr.optimizers.Adagrad(RATE, initial_accumulator_value=START, epsilon=EPSILON)
-        tables = [tfctr.EmbeddingVariable(dim, optimizer=made) for _ in range(features)]
+        updates = tf.Variable(0, dtype=tf.int64)  # one step for all, as the tables of a model have it
+        tables = [tfctr.EmbeddingVariable(dim, optimizer=made, step=updates) for _ in range(features)]
 
         @tf.function
         def step(ids: Any, targets: Any) -> Any:
@@ -150,6 +151,7 @@ class Ours(Trainer):
                 loss = _loss(looked, targets)
             gradients = tape.gradient(loss, [table.handle for table in tables])
             tfctr.apply_gradients(zip(gradients, tables, strict=True))
+            updates.assign_add(1)
             return loss
 
         for table in tables:

@@ -1,0 +1,1 @@
+"""Quality of dynamic tables: generated data whose truth is known, MovieLens-100k, and the model trained on them."""
