@@ -1,4 +1,4 @@
-"""What policies and collisions cost: AUC and rows of one model over dynamic tables with and without policies, and hashed.
+"""What policies and collisions cost: AUC and rows of one model over dynamic tables (with, without policies) and hashed.
 
 Run: python -m benchmarks.bench_embedding_quality [--quick] [--seeds 20] [--only churn,movielens] [--data DIR]
      [--json FILE]

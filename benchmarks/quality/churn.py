@@ -2,8 +2,8 @@
 
 Time runs in ``WINDOWS`` equal windows. In each a cohort of items is born that lives ``LIFE`` windows; examples of a
 window show items of the cohorts alive, popular ones more often. Every example also has a tag: with probability
-``ONE_OFF`` an id that occurs once and has no effect, else one of a few publishers, which has one. Users stay. A third of
-the test set (the last window) are items born in it: even a model that learnt all it could stays below the truth's AUC.
+``ONE_OFF`` an id that occurs once and has no effect, else one of a few publishers, which has one. Users stay. A third
+of the test set (the last window) are items born in it: even a model that learnt all stays below the truth's AUC.
 
     logit = bias + user + item + publisher + user vector . item vector
 """
