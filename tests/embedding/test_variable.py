@@ -1,0 +1,440 @@
+"""`EmbeddingVariable` in eager mode and `tf.function`: keys, training, steps, eviction, freezing, names, bad input."""
+
+import gc
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfctr
+from tfctr.embedding import ops, training
+from tfctr.embedding.variable import EmbeddingVariable
+from tfctr.errors import InputError, UsageError
+
+EXTREMES = [-(2**63), 2**63 - 1, -1, 0, 1, -2]
+
+
+def table(dim: int = 4, name: str | None = "users", rate: Any = 0.1, **options: Any) -> EmbeddingVariable:
+    options.setdefault("optimizer", tfctr.optimizers.SGD(rate))
+    return EmbeddingVariable(dim, name, **options)
+
+
+def slices(keys: list[int], rows: Any) -> tf.IndexedSlices:
+    return tf.IndexedSlices(tf.constant(rows, tf.float32), tf.constant(keys, tf.int64))
+
+
+def test_every_id_of_the_key_dtype_is_an_ordinary_key() -> None:
+    users = table()
+    rows = users.lookup(EXTREMES, training=True).numpy()
+    assert rows.shape == (6, 4) and rows.dtype == np.float32 and len(np.unique(rows, axis=0)) == 6
+    assert users.size() == 6 and sorted(users.keys().tolist()) == sorted(EXTREMES)
+    users.apply_gradients(slices(EXTREMES, np.ones([6, 4])))
+    np.testing.assert_array_equal(users.lookup(EXTREMES), rows - np.float32(0.1))
+
+
+def test_inference_neither_inserts_nor_counts() -> None:
+    users = table(default_value=0.5, record_frequency=True)
+    np.testing.assert_array_equal(users.lookup([3, 4]), np.full([2, 4], 0.5, np.float32))
+    assert users.size() == 0 and users.frequency([3, 4]).tolist() == [0, 0]
+    users.lookup([[3, 3], [4, 3]], training=True)
+    assert users.frequency([[3], [4]]).tolist() == [[3], [1]]
+
+
+def test_first_values_depend_on_seed_and_key_alone() -> None:
+    one, other, seeded = table(shards=1), table(shards=7), table(seed=1)
+    keys = np.arange(-50, 50)
+    rows = one.lookup(keys, training=True).numpy()
+    np.testing.assert_array_equal(other.lookup(keys[::-1].copy(), training=True).numpy()[::-1], rows)
+    assert (seeded.lookup(keys, training=True).numpy() != rows).any(axis=1).all()
+    assert (np.abs(rows) <= 0.05).all() and rows.std() > 0.02
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint32])
+def test_ids_of_narrower_dtypes_are_the_same_keys(dtype: Any) -> None:
+    users = table()
+    users.lookup(np.array([1, 2, 3], dtype), training=True)
+    assert users.contains([1, 2, 3]).all() and users.size() == 3
+
+
+def test_int32_keys() -> None:
+    users = table(key_dtype=tf.int32)
+    users.lookup(tf.constant([-(2**31), 2**31 - 1, 7]), training=True)
+    assert sorted(users.keys().tolist()) == [-(2**31), 7, 2**31 - 1]
+    assert users.contains([7, 8]).tolist() == [True, False]
+
+
+def test_string_keys_are_farmhash_fingerprints() -> None:
+    words = ["tea", "", "ä", "tea", "x" * 100]
+    users = table(key_dtype=tf.string, record_frequency=True)
+    rows = users.lookup([words], training=True).numpy()
+    np.testing.assert_array_equal(rows[0, 0], rows[0, 3])
+    assert rows.shape == (1, 5, 4) and users.size() == 4
+    hashed = tf.strings.to_hash_bucket_fast(words, 2**63 - 1).numpy()
+    keys = [int(key) % 2**64 % (2**63 - 1) for key in users.as_keys(words).numpy()]
+    assert keys == hashed.tolist()
+    assert users.frequency(["tea", "milk"]).tolist() == [2, 0]
+    np.testing.assert_array_equal(users.lookup([b"tea"])[0], rows[0, 0])
+
+
+def test_protected_strings_and_numbers() -> None:
+    policy = tfctr.CapacityEviction(1, protected_keys=["b", b"c"])
+    users = table(key_dtype=tf.string, eviction=policy)
+    users.lookup(["a", "b", "c", "d"], training=True)
+    assert users.evict().rows == 2 and users.contains(["a", "b", "c", "d"]).tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("key_dtype", "ids", "words"),
+    [
+        (tf.int64, [1.0], "ids are float64, expected int64, int32"),
+        (tf.int64, tf.constant([1.0]), "ids are float32"),
+        (tf.int64, ["a"], "ids are string, expected int64"),
+        (tf.int64, [2**63], "expected"),
+        (tf.int64, [True], "ids are bool"),
+        (tf.int64, [[1], [2, 3]], "ids are no tensor"),
+        (tf.int64, np.array([1], np.uint64), "ids are uint64"),
+        (tf.int32, tf.constant([1], tf.int64), "ids are int64, expected int32, int16, int8, uint8, uint16"),
+        (tf.int32, [2**31], "ids hold 2147483648 to 2147483648, expected int32"),
+        (tf.string, [1], "expected string"),
+    ],
+)
+def test_ids_of_another_dtype_are_refused(key_dtype: Any, ids: Any, words: str) -> None:
+    users = table(key_dtype=key_dtype)
+    with pytest.raises(InputError, match=re.escape(words)) as caught:
+        users.lookup(ids, training=True)
+    assert "embedding variable 'users'" in str(caught.value)
+    assert users.size() == 0
+    good = ["a"] if key_dtype == tf.string else [1]
+    assert users.lookup(good, training=True).shape == (1, 4)
+
+
+def test_an_empty_list_is_an_empty_batch() -> None:
+    for dtype in (tf.int64, tf.int32, tf.string):
+        assert table(key_dtype=dtype).lookup([], training=True).shape == (0, 4)
+
+
+def train(
+    users: EmbeddingVariable, items: EmbeddingVariable, batches: list[tuple[Any, Any, Any]], wrap: Any
+) -> list[float]:
+    """Some steps of matrix factorisation with one op for both tables."""
+
+    def step(user: tf.Tensor, item: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch([users.handle, items.handle])
+            score = tf.reduce_sum(users.lookup(user, training=True) * items.lookup(item, training=True), 1)
+            loss = tf.reduce_mean((score - label) ** 2)
+        gradients = tape.gradient(loss, [users.handle, items.handle])
+        tfctr.apply_gradients(zip(gradients, [users, items], strict=True))
+        return loss
+
+    step = wrap(step)
+    return [float(step(*map(tf.constant, batch))) for batch in batches]
+
+
+@pytest.mark.parametrize(
+    "optimizer", [tfctr.optimizers.Adagrad(0.5), tfctr.optimizers.Adam(0.05), tfctr.optimizers.Ftrl(0.5)], ids=repr
+)
+def test_functions_train_as_eager_code_does(optimizer: Any) -> None:
+    random = np.random.default_rng(0)
+    users, items = random.integers(-20, 20, [20, 64]), random.integers(0, 30, [20, 64])
+    labels = (users * items % 5).astype(np.float32)
+    batches = list(zip(users, items, labels, strict=True))
+    eager = [table(name=name, optimizer=optimizer) for name in ("users", "items")]
+    traced = [table(name=name, optimizer=optimizer) for name in ("users", "items")]
+    losses = train(*eager, batches, lambda step: step)
+    assert losses == train(*traced, batches, tf.function)
+    assert losses[-1] < losses[0]
+    for one, other in zip(eager, traced, strict=True):
+        assert int(one.step) == int(other.step) == 20
+        keys = np.sort(one.keys())
+        np.testing.assert_array_equal(one.lookup(keys), other.lookup(keys))
+
+
+def test_equal_keys_are_summed_and_unknown_ones_left_out() -> None:
+    users = table(dim=1, optimizer=tfctr.optimizers.Adagrad(1.0, initial_accumulator_value=1, epsilon=0))
+    before = users.lookup([7], training=True).numpy()
+    users.apply_gradients(slices([7, 8, 7], [[1.0], [5.0], [2.0]]))
+    np.testing.assert_allclose(users.lookup([7]), before - 3 / np.sqrt(10), rtol=1e-6)
+    assert users.size() == 1 and not users.contains([8])[0]
+
+
+def test_the_gradients_of_one_variable_given_twice_are_one_update() -> None:
+    users = table(dim=1, optimizer=tfctr.optimizers.Adagrad(1.0, initial_accumulator_value=1, epsilon=0))
+    before = users.lookup([7], training=True).numpy()
+    tfctr.apply_gradients([(slices([7], [[1.0]]), users), (slices([7], [[2.0]]), users)])
+    np.testing.assert_allclose(users.lookup([7]), before - 3 / np.sqrt(10), rtol=1e-6)
+
+
+def test_the_learning_rate_may_be_a_number_a_tensor_or_a_schedule() -> None:
+    def moved(rate: Any, given: Any = None, step: int = 0) -> float:
+        users = table(dim=1, rate=rate, initializer=tfctr.Constant(0.0), step=tf.Variable(step, dtype=tf.int64))
+        users.lookup([1], training=True)
+        users.apply_gradients(slices([1], [[1.0]]), learning_rate=given)
+        return -float(users.lookup([1])[0, 0])
+
+    assert moved(0.25) == 0.25
+    assert moved(0.25, 0.5) == 0.5
+    assert moved("model", tf.constant(0.75)) == 0.75
+    assert moved(lambda step: 2.0 ** -tf.cast(step, tf.float32), step=3) == 0.125
+    assert moved(tf.keras.optimizers.schedules.PiecewiseConstantDecay([5], [1.0, 0.5]), step=9) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("gradient", "words"),
+    [
+        (None, "'users': no gradient came"),
+        (tf.zeros([2, 4]), "the gradient is EagerTensor, expected tf.IndexedSlices of rows [n, 4]"),
+        (slices([1], [[1.0, 2.0]]), "rows (1, 2) by keys (1,), expected [n, 4] by [n]"),
+        (tf.IndexedSlices(tf.zeros([1, 4], tf.float64), tf.constant([1], tf.int64)), "float64 rows by int64 keys"),
+        (tf.IndexedSlices(tf.zeros([1, 4]), tf.constant([1])), "float32 rows by int32 keys, expected float32 by int64"),
+    ],
+)
+def test_gradients_that_do_not_fit_are_refused(gradient: Any, words: str) -> None:
+    users = table()
+    users.lookup([1], training=True)
+    with pytest.raises(InputError, match=re.escape(words)):
+        users.apply_gradients(gradient)
+    assert int(users.step) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: table(optimizer=None), "has no optimizer, expected optimizer=tfctr.optimizers"),
+        (lambda: table(rate="model"), 'its learning_rate is "model"'),
+    ],
+)
+def test_variables_that_can_not_be_updated_say_so(make: Callable[[], EmbeddingVariable], words: str) -> None:
+    users = make()
+    users.lookup([1], training=True)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        users.apply_gradients(slices([1], [[1.0] * 4]))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_is_not_finite_changes_nothing(bad: float) -> None:
+    users = table(name="users", optimizer=tfctr.optimizers.Adam(0.1))
+    rows = users.lookup([1, -2], training=True).numpy()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"'users'.*-2"):
+        users.apply_gradients(slices([1, -2], [[1.0] * 4, [0.0, bad, 0.0, 0.0]]))
+    np.testing.assert_array_equal(users.lookup([1, -2]), rows)
+    assert int(users.step) == 0
+    users.apply_gradients(slices([1, -2], [[1.0] * 4] * 2))
+    assert (users.lookup([1, -2]).numpy() != rows).all()
+
+
+def test_an_own_step_moves_and_a_given_one_is_only_read() -> None:
+    step = tf.Variable(5, dtype=tf.int64)
+    own, given = table(name="own"), table(name="given", step=step, eviction=tfctr.StepEviction(3))
+    for variable in (own, given):
+        variable.lookup([1], training=True)
+        variable.apply_gradients(slices([1], [[1.0] * 4]))
+    assert int(own.step) == 1 and own.owns_step and int(step) == 5 and not given.owns_step
+    assert given.export().last_step.tolist() == [5]
+    tfctr.apply_gradients([(slices([1], [[1.0] * 4]), own), (slices([1], [[1.0] * 4]), given)])
+    assert int(own.step) == 6 and int(step) == 5  # together: the largest of theirs, then one further
+    assert int(training.common_step([own, given])) == 6
+
+
+def test_the_step_may_be_a_keras_optimizers() -> None:
+    optimizer = tf.keras.optimizers.SGD(0.1)
+    users = table(step=optimizer.iterations, eviction=tfctr.StepEviction(3))
+    optimizer.iterations.assign(8)
+    users.lookup([1], training=True)
+    assert users.export().last_step.tolist() == [8]
+
+
+@pytest.mark.parametrize("step", [3, tf.Variable(0), tf.Variable([0], dtype=tf.int64), tf.constant(0, tf.int64)])
+def test_other_steps_are_refused(step: Any) -> None:
+    with pytest.raises(UsageError, match="'users': step is .*, expected an int64 scalar tf.Variable"):
+        table(step=step)
+
+
+def test_evictions_are_reported_and_dry_runs_change_nothing() -> None:
+    clock = tfctr.ManualClock(1000)
+    policies = [tfctr.TtlEviction(60, protected_keys=[2]), tfctr.L2Eviction(0.5), tfctr.CapacityEviction(3)]
+    users = table(initializer=tfctr.Constant(1.0), eviction=policies, clock=clock, admission=tfctr.CounterAdmission(2))
+    users.lookup([1, 2, 1, 2, 50], training=True)
+    clock.advance(60.001)
+    users.lookup([3, 3, 4, 4, 5, 5, 6, 6, 7, 7], training=True)
+    users.apply_gradients(slices([3], [[9.8] * 4]))  # 1 - 0.98: a norm of 0.04
+    expected = users.evict(dry_run=True)
+    assert users.size() == 7 and users.counters() == 1
+    report = users.evict()
+    assert report == expected
+    assert (report.rows, report.counters) == (4, 1) and report.bytes > 4 * 16
+    assert [(part.policy, part.rows, part.counters) for part in report.policies] == [
+        (policies[0], 1, 1),
+        (policies[1], 1, 0),
+        (policies[2], 2, 0),
+    ]
+    assert sum(part.bytes for part in report.policies) == report.bytes
+    assert sorted(users.keys().tolist()) == [5, 6, 7]
+    with pytest.raises(UsageError, match="'items': it has no eviction policy"):
+        table(name="items").evict()
+
+
+def test_a_clock_moves_all_its_variables_and_may_go_back() -> None:
+    clock = tfctr.ManualClock()
+    tables = [table(name=f"t{k}", eviction=tfctr.TtlEviction(10), clock=clock) for k in range(2)]
+    for users in tables:
+        users.lookup([1], training=True)
+    clock.set(10)
+    assert [users.evict().rows for users in tables] == [0, 0]
+    clock.set(5)
+    assert [users.evict().rows for users in tables] == [0, 0]
+    clock.advance(5.001)
+    assert [users.evict().rows for users in tables] == [1, 1]
+    assert tables[0].evict().rows == 0 and clock.seconds == pytest.approx(10.001)
+    with pytest.raises(UsageError, match="'users': clock is 5, expected a tfctr.ManualClock or None"):
+        table(clock=5)
+
+
+def test_frozen_variables_hold_still_in_functions_traced_before() -> None:
+    users = table(record_frequency=True)
+
+    @tf.function
+    def look(ids: tf.Tensor) -> tf.Tensor:
+        return users.lookup(ids, training=True)
+
+    @tf.function
+    def update(ids: tf.Tensor) -> None:
+        users.apply_gradients(tf.IndexedSlices(tf.ones([tf.size(ids), 4]), ids))
+
+    first = look(tf.constant([1], tf.int64)).numpy()
+    users.freeze()
+    np.testing.assert_array_equal(look(tf.constant([1, 2], tf.int64)), np.stack([first[0], np.zeros(4)]))
+    assert users.size() == 1 and users.frequency([1]).tolist() == [1] and users.frozen
+    with pytest.raises(UsageError, match="'users': it is frozen"):
+        users.apply_gradients(slices([1], [[1.0] * 4]))
+    users.freeze(False)
+    update(tf.constant([1], tf.int64))
+    users.freeze()
+    with pytest.raises(tf.errors.FailedPreconditionError, match="'users' is frozen"):
+        update(tf.constant([1], tf.int64))
+    users.freeze(False)
+    look(tf.constant([2], tf.int64))
+    assert users.size() == 2
+
+
+def test_what_a_table_holds_can_be_read() -> None:
+    users = table(dim=2, optimizer=tfctr.optimizers.Adam(0.1), admission=tfctr.CounterAdmission(2))
+    users.lookup([[1, 2], [2, 3]], training=True)
+    assert (users.size(), users.counters()) == (1, 2)
+    assert users.contains([[1, 2]]).tolist() == [[False, True]]
+    users.lookup([1, 2], training=True)
+    users.apply_gradients(slices([2], [[1.0, -1.0]]))
+    contents = users.export(slots=True)
+    order = np.argsort(contents.keys)
+    assert contents.keys[order].tolist() == [1, 2] and contents.frequency[order].tolist() == [2, 3]
+    assert list(contents.slots) == ["momentum", "velocity"]
+    np.testing.assert_allclose(contents.slots["momentum"][order], [[0, 0], [0.1, -0.1]], rtol=1e-6)
+    np.testing.assert_array_equal(contents.values[order], users.lookup([1, 2]))
+    assert contents.last_step is None and contents.last_time_ms is None and users.export().slots == {}
+    assert users.erase([2, 3, 99]) == 1 and (users.size(), users.counters()) == (1, 0)
+    with pytest.raises(UsageError, match="'items': it keeps no frequency, expected record_frequency=True"):
+        table(name="items").frequency([1])
+
+
+def test_memory_is_counted_and_can_be_reserved_and_limited() -> None:
+    users = table(dim=16)
+    empty = users.bytes()
+    users.reserve(10_000)
+    reserved = users.bytes()
+    users.lookup(np.arange(10_000), training=True)
+    assert empty < reserved and users.bytes() >= 10_000 * 16 * 4
+    with pytest.raises(UsageError, match="rows is -1"):
+        users.reserve(-1)
+    limited = table(dim=16, name="limited", max_bytes=empty + 200_000)
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="limited"):
+        limited.lookup(np.arange(100_000), training=True)
+    assert limited.bytes() <= empty + 200_000
+
+
+def test_reports_and_sizes_are_tensors_while_a_function_is_traced() -> None:
+    users = table(eviction=tfctr.CapacityEviction(2))
+
+    @tf.function
+    def look(ids: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        users.lookup(ids, training=True)
+        report = users.evict()
+        return users.size(), report.rows, report.policies[0].rows, users.keys()
+
+    size, rows, policy_rows, keys = look(tf.range(5, dtype=tf.int64))
+    assert (int(size), int(rows), int(policy_rows)) == (2, 3, 3) and sorted(keys.numpy().tolist()) == [3, 4]
+
+
+def test_equal_names_have_tables_of_their_own() -> None:
+    one, other, unnamed, another = table(), table(), table(name=None), table(name=None)
+    one.lookup([1, 2], training=True)
+    assert (one.size(), other.size()) == (2, 0) and one.name == other.name == "users"
+    assert unnamed.name != another.name
+
+
+def test_a_shared_name_is_for_one_variable_of_a_process() -> None:
+    one = table(shared_name="tables/shared_once")
+    with pytest.raises(UsageError, match="another variable of this process has the shared_name 'tables/shared_once'"):
+        table(name="other", shared_name="tables/shared_once", dim=4)
+    del one
+    gc.collect()
+    again = table(shared_name="tables/shared_once")
+    with pytest.raises(UsageError, match="with another configuration"):
+        table(name="third", dim=5, shared_name="tables/shared_once")
+    assert again.size() == 0
+
+
+def test_a_table_goes_with_its_variable() -> None:
+    users = table()
+    users.lookup([1], training=True)
+    handle = users.handle
+    del users
+    gc.collect()
+    with pytest.raises(tf.errors.NotFoundError, match="does not exist any more"):
+        ops.size(handle)
+
+
+def test_tables_made_inside_a_function_live_on() -> None:
+    made: list[EmbeddingVariable] = []
+
+    @tf.function
+    def look(ids: tf.Tensor) -> tf.Tensor:
+        if not made:
+            made.append(table())
+        return made[0].lookup(ids, training=True)
+
+    look(tf.constant([1, 2], tf.int64))
+    assert made[0].size() == 2
+    look(tf.constant([3], tf.int64))
+    assert made[0].size() == 3
+
+
+def test_minimize_moves_tables_and_ordinary_variables() -> None:
+    optimizer = tf.keras.optimizers.SGD(0.5)
+    weight = tf.Variable([[1.0], [1.0]])
+    users = table(dim=2, initializer=tfctr.Constant(1.0), rate=0.25, step=optimizer.iterations)
+    fixed = table(dim=2, name="fixed", initializer=tfctr.Constant(1.0))
+    fixed.lookup([1], training=True)
+    fixed.freeze()
+    with tf.GradientTape() as tape:
+        tape.watch([users.handle, fixed.handle])
+        loss = tf.reduce_sum((users.lookup([1], training=True) + fixed.lookup([1], training=True)) @ weight)
+    tfctr.minimize(loss, [users, weight, fixed], optimizer, tape=tape)
+    np.testing.assert_allclose(users.lookup([1]), [[0.75, 0.75]])
+    np.testing.assert_allclose(weight, [[0.0], [0.0]])
+    np.testing.assert_allclose(fixed.lookup([1]), [[1.0, 1.0]])
+    assert int(optimizer.iterations) == 1
+    with pytest.raises(UsageError, match="optimizer is None, expected one for the 1 variables"):
+        tfctr.minimize(loss, [users, weight], tape=tape)
+
+
+def test_a_variable_says_what_it_is() -> None:
+    users = table(key_dtype="string")
+    assert repr(users) == "<tfctr.EmbeddingVariable 'users' dim=4 key_dtype=string>"
+    assert (users.dim, users.dtype, users.key_dtype) == (4, tf.float32, tf.string)
+    with pytest.raises(UsageError, match="'users': key_dtype is .*float32.*, expected tf.int64, tf.int32 or tf.string"):
+        table(key_dtype=tf.float32)
+    with pytest.raises(UsageError, match="protected_keys hold 'a', expected whole numbers"):
+        table(eviction=tfctr.StepEviction(1, protected_keys=["a"]))

@@ -1,0 +1,195 @@
+"""`EmbeddingVariable` in TF1 graphs: sessions, stock optimizers for the dense part, global_step, parameter servers."""
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfctr
+from tfctr.errors import UsageError
+
+v1 = tf.compat.v1
+
+
+def table(name: str = "users", **options: Any) -> Any:
+    options.setdefault("optimizer", tfctr.optimizers.Adagrad(0.5))
+    return tfctr.EmbeddingVariable(4, name, **options)
+
+
+def factorisation(user_ids: Any, item_ids: Any, labels: Any, **options: Any) -> tuple[Any, Any, Any, Any]:
+    """Loss, training op and both tables of a small model: two tables, a dense layer under AdamOptimizer."""
+    users, items = table("users", **options), table("items", **options)
+    kernel = v1.get_variable("kernel", [8, 1], initializer=v1.glorot_uniform_initializer(seed=1))
+    rows = tf.concat([users.lookup(user_ids, training=True), items.lookup(item_ids, training=True)], 1)
+    loss = tf.reduce_mean((tf.matmul(rows, kernel)[:, 0] - labels) ** 2)
+    train = tfctr.minimize(loss, [users, items, kernel], v1.train.AdamOptimizer(0.05))
+    return loss, train, users, items
+
+
+def batch(seed: int = 0, n: int = 64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    users, items = random.integers(-20, 20, n), random.integers(0, 30, n)
+    return users, items, (users % 3 - items % 2).astype(np.float32)
+
+
+def test_a_session_trains_tables_and_dense_variables_by_one_global_step() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        feeds = [v1.placeholder(dtype, [None]) for dtype in (tf.int64, tf.int64, tf.float32)]
+        loss, train, users, items = factorisation(*feeds, eviction=tfctr.StepEviction(2))
+        assert users.step is items.step is v1.train.get_global_step()
+        size, export = users.size(), users.export()
+        session.run(v1.global_variables_initializer())
+        losses = []
+        for _ in range(60):
+            losses.append(session.run([loss, train], dict(zip(feeds, batch(), strict=True)))[0])
+        assert losses[-1] < 0.2 * losses[0]
+        assert session.run(v1.train.get_global_step()) == 60
+        rows = session.run(export)
+        assert session.run(size) == len(set(batch()[0].tolist())) == len(rows.keys)
+        assert set(rows.last_step.tolist()) == {59}
+        session.run(v1.train.get_global_step().assign(62))
+        report = users.evict(dry_run=True)
+        assert session.run(report.rows) == len(rows.keys)
+
+
+def test_the_graph_gives_what_eager_code_gives() -> None:
+    rows = {}
+    for eager in (True, False):
+        with tf.Graph().as_default() if not eager else tf.init_scope():
+            users = table()
+            ids, gradient = tf.constant([3, 4, 3], tf.int64), tf.constant([[1.0] * 4, [2.0] * 4, [3.0] * 4])
+            before = users.lookup(ids, training=True)
+            if eager:
+                users.apply_gradients(tf.IndexedSlices(gradient, ids))
+                rows[eager] = (before.numpy(), users.lookup(ids).numpy())
+                continue
+            with tf.control_dependencies([before]):
+                update = users.apply_gradients(tf.IndexedSlices(gradient, ids))
+            after = users.lookup(ids)
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                first, _ = session.run([before, update])
+                rows[eager] = (first, session.run(after))
+    np.testing.assert_array_equal(rows[True], rows[False])
+
+
+def test_gradients_come_from_tf_gradients() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        users = table()
+        loss = tf.reduce_sum(users.lookup(tf.constant([1, 2, 1], tf.int64), training=True) * [[1.0], [2.0], [4.0]])
+        gradient = tf.gradients(loss, users.handle)[0]
+        assert isinstance(gradient, tf.IndexedSlices) and gradient.values.shape.as_list() == [3, 4]
+        keys, rows = session.run([gradient.indices, gradient.values])
+        assert keys.tolist() == [1, 2, 1] and rows[:, 0].tolist() == [1, 2, 4]
+
+
+def test_names_are_those_of_the_variable_scope_and_not_taken_twice() -> None:
+    with tf.Graph().as_default():
+        with v1.variable_scope("tower"):
+            users = table()
+        assert users.name == "tower/users"
+        table()
+        with pytest.raises(UsageError, match="'users': this graph has an embedding variable of that name"):
+            table()
+        with pytest.raises(UsageError, match="name is None, expected a name"):
+            tfctr.EmbeddingVariable(4)
+    with tf.Graph().as_default():
+        assert table().name == "users"
+
+
+def test_sessions_have_tables_of_their_own_and_a_new_session_begins_empty() -> None:
+    with tf.Graph().as_default():
+        users = table()
+        look, size = users.lookup(tf.constant([1, 2], tf.int64), training=True), users.size()
+        with v1.Session() as one, v1.Session() as other:
+            one.run(v1.global_variables_initializer())
+            one.run(look)
+            assert (one.run(size), other.run(size)) == (2, 0)
+
+
+def test_string_keys_and_protected_strings_work_without_eager_mode() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        words = table("words", key_dtype=tf.string, eviction=tfctr.CapacityEviction(1, protected_keys=["b"]))
+        look = words.lookup(v1.placeholder_with_default(["a", "b", "c"], [None]), training=True)
+        evicted, contains = words.evict().rows, words.contains(["a", "b", "c"])
+        session.run(v1.global_variables_initializer())
+        session.run(look)
+        assert session.run(evicted) == 2 and session.run(contains).tolist() == [False, True, False]
+
+
+def test_clock_and_freeze_are_ops() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        clock = tfctr.ManualClock(100)
+        users = table(eviction=tfctr.TtlEviction(10), clock=clock)
+        look, evicted = users.lookup(tf.constant([1], tf.int64), training=True), users.evict().rows
+        late, frozen, size = clock.advance(11), users.freeze(), users.size()
+        session.run([v1.global_variables_initializer(), v1.tables_initializer()])
+        session.run(look)
+        assert session.run(evicted) == 0
+        session.run(late)
+        assert session.run(evicted) == 1
+        session.run(frozen)
+        session.run(look)
+        assert session.run(size) == 0
+
+
+def free_ports(n: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(n)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two parameter servers and a worker on this machine; yields (ClusterSpec, the worker's target)."""
+    ports = free_ports(3)
+    spec = tf.train.ClusterSpec(
+        {"ps": [f"localhost:{port}" for port in ports[:2]], "worker": [f"localhost:{ports[2]}"]}
+    )
+    servers = [tf.distribute.Server(spec, "ps", k) for k in range(2)]
+    worker = tf.distribute.Server(spec, "worker", 0)
+    yield spec, worker.target
+    del servers
+
+
+def test_tables_live_on_parameter_servers(cluster: Any) -> None:
+    """Keys are dealt to two servers by their remainder; one op per server updates, and both tables learn."""
+    _, target = cluster
+    with tf.Graph().as_default(), v1.Session(target) as session:
+        parts = []
+        for task in range(2):
+            with tf.device(f"/job:ps/task:{task}"):
+                parts.append(table(f"users_{task}"))
+        with tf.device("/job:ps/task:0"):
+            step = v1.train.get_or_create_global_step()
+        with tf.device("/job:worker/task:0"):
+            ids, labels = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.float32, [None])
+            owner = tf.cast(tf.math.floormod(ids, 2), tf.int32)
+            where = tf.dynamic_partition(tf.range(tf.size(ids)), owner, 2)
+            dealt = tf.dynamic_partition(ids, owner, 2)
+            rows = [part.lookup(keys, training=True) for part, keys in zip(parts, dealt, strict=True)]
+            loss = tf.reduce_mean((tf.reduce_sum(tf.dynamic_stitch(where, rows), 1) - labels) ** 2)
+            train = tfctr.minimize(loss, parts)
+        sizes = [part.size() for part in parts]
+        assert [part.handle.device for part in parts] == ["/job:ps/task:0", "/job:ps/task:1"]
+        session.run(step.initializer)
+        feed = {ids: np.arange(-10, 11), labels: np.linspace(-1, 1, 21)}
+        losses = [session.run([loss, train], feed)[0] for _ in range(40)]
+        assert losses[-1] < 0.01 * losses[0]
+        assert session.run(sizes) == [11, 10]
+    # Another process of the cluster builds the same graph and finds the same tables by their names.
+    with tf.Graph().as_default(), v1.Session(target) as session:
+        with tf.device("/job:ps/task:1"):
+            again = table("users_1")
+        assert session.run(again.size()) == 10
+        with tf.device("/job:ps/task:0"):
+            other = tfctr.EmbeddingVariable(4, "users_0", optimizer=tfctr.optimizers.SGD(0.5))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="'users_0' already, with another configuration"):
+            session.run(other.size())
