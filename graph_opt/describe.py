@@ -16,6 +16,7 @@ from graph_opt.item import GraphItem
 from graph_opt.lookup_spec import LookupSpec
 from graph_opt.recognise import input_names
 from graph_opt.recognise.facts import Facts
+from graph_opt.recorded import recorded_features
 from graph_opt.signature_info import signature_info, stem
 from graph_opt.streams import Streams, unused
 from graph_opt.verify import output_dtypes
@@ -29,7 +30,8 @@ def feature_names(item: GraphItem, view: GraphView) -> dict[str, str]:
     sparse or ragged feature (`a`, where the signature has `a`, `a_1`, `a_2`), else the input's."""
     names = input_names(item.signatures)
     for name, signature in item.signatures.items():
-        info = signature_info(signature, Streams(view, item.feeds(name)).features())
+        streams = Streams(view, item.feeds(name))
+        info = signature_info(signature, [*recorded_features(item, name), *streams.features()])
         tensors = {entry["name"]: entry["tensor"] for entry in info["inputs"]}
         for feature in info["features"]:
             names[canonical(tensors[feature["parts"]["values"]])] = feature["name"]
@@ -58,7 +60,7 @@ def describe(
         feeds = item.feeds(name)
         streams = Streams(view, feeds, specs)
         pair_unused(view, feeds, streams)
-        info = signature_info(signature, streams.features())
+        info = signature_info(signature, [*recorded_features(item, name), *streams.features()])
         _add_domains(item, facts, info, streams)
         feature_of = {part: f["name"] for f in info["features"] for part in f["parts"].values()}
         info["lookups"] = [

@@ -9,6 +9,7 @@ from typing import Any
 from graph_opt.describe import pair_unused
 from graph_opt.item import GraphItem
 from graph_opt.recognise.facts import Facts
+from graph_opt.recorded import recorded_features
 from graph_opt.rows.dims import ROWS, of_tensor
 from graph_opt.rows.kinds import Kind, opaque, row, shared
 from graph_opt.rows.streams import stream_kinds
@@ -38,7 +39,7 @@ def feed_kinds(item: GraphItem, name: str, facts: Facts) -> Feeds:
     tensors_fed = item.feeds(name)
     streams = Streams(view, tensors_fed, [spec for group in item.groups for spec, _ in group.lookups])
     pair_unused(view, tensors_fed, streams)
-    info = signature_info(item.signatures[name], streams.features())
+    info = signature_info(item.signatures[name], [*recorded_features(item, name), *streams.features()])
     tensors = {entry["name"]: canonical(entry["tensor"]) for entry in info["inputs"]}
     names = {tensor: name for name, tensor in tensors.items()}
     kinds: dict[str, Kind] = {}

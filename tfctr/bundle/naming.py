@@ -9,6 +9,7 @@ from pathlib import Path
 MODEL = "saved_model.pb"
 MANIFEST = "assets.extra/tfctr_manifest.json"
 REFRESH = "assets.extra/tfctr_refresh.zip"
+FEATURES = "assets.extra/tfctr_features.json"  # of a plain SavedModel (bundle/input_features.py)
 STORE_FOLDER = "assets/tfctr"
 MODEL_NAMES = (MODEL, "saved_model.pbtxt", "saved_model.cpb")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
-from tfctr.bundle import naming, reader
+from tfctr.bundle import input_features, naming, reader
 from tfctr.core import library
 from tfctr.errors import CorruptFileError, InputError, UsageError
 from tfctr.serving import dense_form, feature_map
@@ -43,7 +43,7 @@ class ServingSession:
       op_libraries: paths of libraries with custom ops that the model needs.
       features: which inputs are the parts of one sparse or ragged feature, as ``graph_opt.analyse`` finds them:
         {"name", "kind", "parts": {role: input name}}; a dense one with "like" holds a number for each value of that
-        input (weights). For bundles the manifest says it.
+        input (weights). For bundles the manifest says it, for what ``tfctr.keras.export`` wrote a file beside the model.
       user_features: names or shell patterns of features and inputs that are the same for all rows of a user, beside
         those that the bundle declares. Their rows are repeated where the graph has no form that takes them once.
       config: a ConfigProto, merged over the session's own (soft placement, inter-op -1, GPU memory that grows).
@@ -117,12 +117,18 @@ class ServingSession:
             )
         return self._path / str(files[index]["file"])
 
+    def _recorded_features(self, described: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+        """What the bundle's manifest says, or what was written beside a plain SavedModel."""
+        if "features" in described:
+            return described["features"]  # type: ignore[no-any-return]
+        return input_features.read(self._path).get(self._signature, ())
+
     def _prepare(
         self, described: Mapping[str, Any], features: Iterable[Mapping[str, Any]] | None, wanted: tuple[str, ...]
     ) -> None:
         where = str(self._path)
         self._info: SignatureInfo = read_signature(self._definitions[self._signature])
-        given = list(described.get("features", ()) if features is None else features)
+        given = list(self._recorded_features(described) if features is None else features)
         self._features = feature_map.with_features(self._info, given)
         self._users = users.user_inputs(where, self._info, self._features, described, wanted)
         packed_name = described.get("packed")
