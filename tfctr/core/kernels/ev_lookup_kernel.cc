@@ -138,15 +138,37 @@ class EvLookupOp : public OpKernel {
     const Parallel parallel = OnThreads(context);
     for (size_t i = 0; i < lookups.size(); ++i) {
       const EvLookup& lookup = lookups[i];
-      found[i].resize(static_cast<size_t>(lookup.n));
+      const auto same = [&lookup](const EvLookup& other) { return other.table == lookup.table; };
+      if (std::any_of(lookups.begin(), lookups.begin() + static_cast<ptrdiff_t>(i), same)) continue;
+      // A table that is looked up several times in this call is asked once, for the keys of all: they count together.
+      std::vector<size_t> sharing;
+      std::vector<int64_t> joined;
+      for (size_t j = i; j < lookups.size(); ++j) {
+        if (same(lookups[j])) sharing.push_back(j);
+      }
+      size_t n = static_cast<size_t>(lookup.n);
+      if (sharing.size() > 1) {
+        for (size_t j : sharing) joined.insert(joined.end(), lookups[j].keys, lookups[j].keys + lookups[j].n);
+        n = joined.size();
+      }
+      const int64_t* keys = joined.empty() ? lookup.keys : joined.data();
+      std::vector<float*> rows(n);
       guards.push_back(std::make_unique<ReadGuard>(*lookup.table));
       if (lookup.ev->frozen()) {
-        lookup.table->Find(lookup.keys, static_cast<size_t>(lookup.n), found[i].data());
+        lookup.table->Find(keys, n, rows.data());
+      } else {
+        TF_RETURN_IF_ERROR(ToTensorFlow(
+            lookup.table->FindOrInsert(guards.back().get(), keys, n, lookup.ev->NowAt(step), rows.data(), parallel)));
+      }
+      if (sharing.size() == 1) {
+        found[i] = std::move(rows);
         continue;
       }
-      const Status status = lookup.table->FindOrInsert(guards.back().get(), lookup.keys, static_cast<size_t>(lookup.n),
-                                                       lookup.ev->NowAt(step), found[i].data(), parallel);
-      if (!status.ok()) return ToTensorFlow(status);
+      auto from = rows.begin();
+      for (size_t j : sharing) {
+        found[j].assign(from, from + lookups[j].n);
+        from += lookups[j].n;
+      }
     }
     RunPieces(context, lookups, [&](const Piece& piece) {
       Read(lookups[piece.lookup], piece, found[piece.lookup].data(), outputs[piece.lookup]);
