@@ -1,4 +1,4 @@
-"""Warm start: rows from static variables, hashed tables, lookup tables, NumPy and Parquet; what does not fit is refused."""
+"""Warm start from static variables, hashed tables, lookup tables, NumPy and Parquet; what does not fit is refused."""
 
 import re
 from collections.abc import Callable

@@ -5,11 +5,12 @@ Keys get their rows whatever the admission option is; rows of keys that are ther
 be warm started several times. Everything is checked before the first row is written, so after an error the table is as
 it was.
 
->>> tfctr.warm_start.from_variable(users, old_model.user_table)                  # row i is key i
->>> tfctr.warm_start.from_hashed_table(items, old_table, ids=known_items,
-...                                    bucket_of=lambda ids: tf.strings.to_hash_bucket_fast(ids, 1_000_000))
->>> tfctr.warm_start.from_numpy(items, keys, values, slots={"accumulator": accumulator})
->>> tfctr.warm_start.from_parquet(items, "items.parquet", key="item_id", value="embedding")
+>>> tfctr.warm_start.from_variable(users, old_model.user_table)  # row i is key i
+>>> tfctr.warm_start.from_hashed_table(
+...     items, old_table, known_items, bucket_of=lambda ids: tf.strings.to_hash_bucket_fast(ids, 1000)
+... )
+>>> tfctr.warm_start.from_numpy(numbers, keys, values, slots={"accumulator": accumulator})
+>>> tfctr.warm_start.from_parquet(numbers, "items.parquet", key="item_id", value="embedding")
 
 Call these eagerly, or in a TF1 graph with `session=`. What a model of ours saved needs no warm start: restore it.
 """
