@@ -31,6 +31,9 @@ struct OptimizerTask {
   float period = 0;  // adagrad_decay: of this step
 };
 
+// The task of one call.
+OptimizerTask OptimizerTaskOf(const OptimizerConfig& config, const RowLayout& layout, const UpdateStep& step);
+
 // base^exponent for exponent >= 0, by repeated squaring: the same bits everywhere. `static`: compiled into files of
 // several instruction sets.
 static inline double WholePower(double base, int64_t exponent) {

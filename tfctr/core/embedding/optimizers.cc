@@ -70,7 +70,9 @@ Isa IsaInUse() {
 // 1 - beta^t with beta as float32 has it, the formula's only value that Keras and TensorFlow can have too.
 double Correction(double beta, int64_t t) { return 1.0 - WholePower(static_cast<float>(beta), t); }
 
-OptimizerTask TaskOf(const OptimizerConfig& config, const RowLayout& layout, const UpdateStep& step) {
+}  // namespace
+
+OptimizerTask OptimizerTaskOf(const OptimizerConfig& config, const RowLayout& layout, const UpdateStep& step) {
   OptimizerTask task;
   task.kind = config.kind;
   task.dim = static_cast<size_t>(layout.dim());
@@ -101,8 +103,6 @@ OptimizerTask TaskOf(const OptimizerConfig& config, const RowLayout& layout, con
   }
   return task;
 }
-
-}  // namespace
 
 const char* OptimizerName(OptimizerConfig::Kind kind) {
   switch (kind) {
@@ -208,7 +208,7 @@ void ApplyRows(const OptimizerConfig& config, const RowLayout& layout, const Upd
 
 void ApplyRows(const OptimizerConfig& config, const RowLayout& layout, const UpdateStep& step, float* const* rows,
                const float* grads, size_t n, Isa isa) {
-  const OptimizerTask task = TaskOf(config, layout, step);
+  const OptimizerTask task = OptimizerTaskOf(config, layout, step);
   if (task.kind == Kind::kFtrl && task.power != 0.5f) return FtrlAnyPower(task, rows, grads, n);
   switch (isa) {
     case Isa::kAvx512:
