@@ -1,160 +1,186 @@
 #include "tfctr/core/storage/embedding_table.h"
 
 #include <algorithm>
-#include <cstring>
-#include <mutex>
-#include <shared_mutex>
-#include <unordered_map>
-#include <unordered_set>
+#include <cmath>
+#include <string>
+#include <utility>
 
 #include "tfctr/core/storage/relaxed.h"
 #include "tfctr/core/storage/table_internal.h"
 
 namespace tfctr {
+namespace {
 
-EmbeddingTable::EmbeddingTable(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+constexpr size_t kGroup = 32;    // keys whose index entries, then rows, are fetched together
+constexpr size_t kMaxLines = 8;  // of a value; the rest of a wide one is for the hardware prefetcher
+constexpr uintptr_t kLine = 64;
+
+void PrefetchValue(const float* row, size_t dim) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(row) & ~(kLine - 1);
+  const uintptr_t last = reinterpret_cast<uintptr_t>(row + dim) - 1;
+  const uintptr_t stop = std::min(last, begin + (kMaxLines - 1) * kLine);
+  for (uintptr_t line = begin; line <= stop; line += kLine) __builtin_prefetch(reinterpret_cast<const void*>(line));
+}
+
+// The dims that are common get code of their own: a call of memcpy costs as much as such a row.
+template <size_t kDim>
+void CopyValue(float* __restrict to, const float* __restrict row, size_t dim) {
+  ReadRow(to, row, kDim != 0 ? kDim : dim);
+}
+
+// Index entries to look at, one group ahead of their use.
+struct Probes {
+  const IndexEntry* at[kGroup];
+
+  void Fetch(const TableState& table, const int64_t* keys, size_t n) {
+    for (size_t i = 0; i < n; ++i) {
+      const KeyPlace place = table.Place(keys[i]);
+      const IndexArray* const index = table.Index(place.shard);
+      at[i] = index->begin() + index->Home(place.place);
+      __builtin_prefetch(at[i]);
+    }
+  }
+};
+
+void FindRows(const TableState& table, const int64_t* keys, size_t n, float** rows) {
+  const size_t dim = static_cast<size_t>(table.config.layout.dim());
+  Probes probes[2];
+  probes[0].Fetch(table, keys, std::min(n, kGroup));
+  for (size_t at = 0, turn = 0; at < n; at += kGroup, turn ^= 1) {
+    const size_t count = std::min(n - at, kGroup);
+    if (at + kGroup < n) probes[turn ^ 1].Fetch(table, keys + at + kGroup, std::min(n - at - kGroup, kGroup));
+    for (size_t i = 0; i < count; ++i) {
+      float* const row = FindRow(probes[turn].at[i], keys[at + i]);
+      rows[at + i] = row;
+      if (row != nullptr) PrefetchValue(row, dim);
+    }
+  }
+}
+
+template <size_t kDim>
+size_t GatherRows(const TableState& table, const int64_t* keys, size_t n, float* out) {
+  const size_t dim = static_cast<size_t>(table.config.layout.dim());
+  const float* const default_row = table.config.default_value.data();
+  Probes probes[2];
+  const float* rows[2][kGroup];
+  size_t found = 0;
+  probes[0].Fetch(table, keys, std::min(n, kGroup));
+  // Group g + 1 has its entries fetched while group g is probed and its rows fetched while group g - 1 is copied.
+  for (size_t at = 0, turn = 0; at < n + kGroup; at += kGroup, turn ^= 1) {
+    if (at + kGroup < n) probes[turn ^ 1].Fetch(table, keys + at + kGroup, std::min(n - at - kGroup, kGroup));
+    for (size_t i = 0, count = at < n ? std::min(n - at, kGroup) : 0; i < count; ++i) {
+      const float* const row = FindRow(probes[turn].at[i], keys[at + i]);
+      found += row != nullptr;
+      rows[turn][i] = row == nullptr ? default_row : row;
+      PrefetchValue(rows[turn][i], dim);
+    }
+    if (at == 0) continue;
+    float* to = out + (at - kGroup) * dim;
+    for (size_t i = 0, count = std::min(n - (at - kGroup), kGroup); i < count; ++i, to += dim) {
+      CopyValue<kDim>(to, rows[turn ^ 1][i], dim);
+    }
+  }
+  return found;
+}
+
+template <size_t kDim>
+void CopyFoundRows(const TableConfig& config, float* const* rows, size_t n, float* out) {
+  const size_t dim = static_cast<size_t>(config.layout.dim());
+  for (size_t i = 0; i < n; ++i, out += dim) {
+    if (i + kGroup < n && rows[i + kGroup] != nullptr) PrefetchValue(rows[i + kGroup], dim);
+    CopyValue<kDim>(out, rows[i] == nullptr ? config.default_value.data() : rows[i], dim);
+  }
+}
+
+}  // namespace
+
+EmbeddingTable::EmbeddingTable(std::unique_ptr<TableState> state) : state_(std::move(state)) {}
 EmbeddingTable::~EmbeddingTable() = default;
 
 Result<std::shared_ptr<EmbeddingTable>> EmbeddingTable::Create(TableConfig config) {
+  const std::string table = "table '" + config.name + "': ";
   const size_t dim = static_cast<size_t>(config.layout.dim());
-  if (config.layout.dim() < 1) return Status::Invalid("table '" + config.name + "': the row layout has no dimension");
+  if (dim < 1) return Status::Invalid(table + "the row layout has no dimension");
   if (config.shards < 1 || config.shards > 4096) {
-    return Status::Invalid("table '" + config.name + "': " + std::to_string(config.shards) +
-                           " shards; expected 1 to 4096");
+    return Status::Invalid(table + std::to_string(config.shards) + " shards; expected 1 to 4096");
   }
   if (!config.default_value.empty() && config.default_value.size() != dim) {
-    return Status::Invalid("table '" + config.name + "': the default value has " +
-                           std::to_string(config.default_value.size()) + " floats; expected " + std::to_string(dim));
+    return Status::Invalid(table + "the default value has " + std::to_string(config.default_value.size()) +
+                           " floats; expected " + std::to_string(dim));
+  }
+  if (const Status init = RowInitializer::Check(config.init, config.layout.dim()); !init.ok()) {
+    return Status{init.code, table + init.message};
   }
   config.default_value.resize(dim, 0.0f);
-  auto impl = std::make_unique<Impl>(std::move(config));
-  return std::shared_ptr<EmbeddingTable>(new EmbeddingTable(std::move(impl)));
+  const uint64_t reserve = config.reserve_rows;
+  std::shared_ptr<EmbeddingTable> made(new EmbeddingTable(std::make_unique<TableState>(std::move(config))));
+  for (size_t s = 0; s < made->state_->shards.size(); ++s) {
+    if (!made->state_->Rebuild(s, made->state_->NextCapacity(s, 0))) return made->state_->NoSpace("index entries");
+  }
+  TFCTR_RETURN_IF_ERROR(made->Reserve(reserve));
+  return made;
 }
 
-const TableConfig& EmbeddingTable::config() const { return impl_->config; }
-const float* EmbeddingTable::default_row() const { return impl_->config.default_value.data(); }
-void EmbeddingTable::set_make_room(MakeRoom make_room) { impl_->make_room = std::move(make_room); }
+const TableConfig& EmbeddingTable::config() const { return state_->config; }
+const float* EmbeddingTable::default_row() const { return state_->config.default_value.data(); }
+void EmbeddingTable::set_make_room(MakeRoom make_room) { state_->make_room = std::move(make_room); }
+uint64_t EmbeddingTable::bytes() const { return state_->Bytes(); }
 
-void ReadGuard::Enter() {}
-void ReadGuard::Leave() {}
-void UpdateGuard::Enter() { table_->impl_->gate.lock_shared(); }
-void UpdateGuard::Leave() { table_->impl_->gate.unlock_shared(); }
+void ReadGuard::Enter() { place_ = table_->state_->epochs.Enter(); }
+void ReadGuard::Leave() { table_->state_->epochs.Leave(place_); }
+void UpdateGuard::Enter() { table_->state_->gate.lock_shared(); }
+void UpdateGuard::Leave() { table_->state_->gate.unlock_shared(); }
 
-void EmbeddingTable::Find(const int64_t* keys, size_t n, float** rows) const {
-  for (size_t i = 0; i < n; ++i) {
-    Impl::Shard& shard = impl_->Of(keys[i]);
-    std::lock_guard<std::mutex> lock(shard.mutex);
-    const auto it = shard.rows.find(keys[i]);
-    rows[i] = it == shard.rows.end() ? nullptr : it->second;
+void EmbeddingTable::Find(const int64_t* keys, size_t n, float** rows) const { FindRows(*state_, keys, n, rows); }
+
+size_t EmbeddingTable::Gather(const int64_t* keys, size_t n, float* out) const {
+  if (n == 0) return 0;
+  switch (layout().dim()) {
+    case 8:
+      return GatherRows<8>(*state_, keys, n, out);
+    case 16:
+      return GatherRows<16>(*state_, keys, n, out);
+    case 32:
+      return GatherRows<32>(*state_, keys, n, out);
+    case 64:
+      return GatherRows<64>(*state_, keys, n, out);
+    default:
+      return GatherRows<0>(*state_, keys, n, out);
   }
 }
 
-Status EmbeddingTable::FindOrInsert(ReadGuard* guard, const int64_t* keys, size_t n, Now now, float** rows,
-                                    const Parallel& parallel) {
-  std::shared_lock<std::shared_mutex> gate(impl_->gate);
-  std::lock_guard<std::mutex> admission(impl_->admission);
-  std::vector<int64_t> missing;
-  std::unordered_map<int64_t, size_t> at;
-  std::vector<uint32_t> counts;
-  Find(keys, n, rows);
-  for (size_t i = 0; i < n; ++i) {
-    if (rows[i] != nullptr) {
-      if (layout().has_frequency()) AddSaturating(layout().frequency(rows[i]), 1);
-      continue;
-    }
-    const auto inserted = at.emplace(keys[i], missing.size());
-    if (inserted.second) {
-      missing.push_back(keys[i]);
-      counts.push_back(0);
-    }
-    ++counts[inserted.first->second];
+void EmbeddingTable::CopyRows(float* const* rows, size_t n, float* out) const {
+  switch (layout().dim()) {
+    case 8:
+      return CopyFoundRows<8>(config(), rows, n, out);
+    case 16:
+      return CopyFoundRows<16>(config(), rows, n, out);
+    case 32:
+      return CopyFoundRows<32>(config(), rows, n, out);
+    case 64:
+      return CopyFoundRows<64>(config(), rows, n, out);
+    default:
+      return CopyFoundRows<0>(config(), rows, n, out);
   }
-  std::vector<uint8_t> admitted(missing.size(), 1);
-  std::vector<uint32_t> totals = counts;
-  if (this->admission() != nullptr && !missing.empty()) {
-    this->admission()->Add(missing.data(), counts.data(), missing.size(), now, admitted.data(), totals.data());
-  }
-  for (size_t i = 0; i < missing.size(); ++i) {
-    if (!admitted[i]) continue;
-    float* row = nullptr;
-    TFCTR_RETURN_IF_ERROR(impl_->NewRow(missing[i], &row));
-    RowInitializer(config().init, layout().dim()).Fill(&missing[i], 1, &row);
-    impl_->InitialSlots(row);
-    Touch(row, now);
-    if (layout().has_frequency()) StoreRelaxed(layout().frequency(row), totals[i]);
-    impl_->Publish(missing[i], row);
-    if (this->admission() != nullptr) this->admission()->Forget(&missing[i], 1);
-  }
-  Find(keys, n, rows);
-  return Status::Ok();
 }
 
 uint64_t EmbeddingTable::size() const {
   uint64_t rows = 0;
-  for (Impl::Shard& shard : impl_->shards) {
-    std::lock_guard<std::mutex> lock(shard.mutex);
-    rows += shard.rows.size();
-  }
+  for (const TableShard& shard : state_->shards) rows += shard.rows.load(std::memory_order_relaxed);
   return rows;
 }
 
-uint64_t EmbeddingTable::bytes() const {
-  return size() * (layout().stride() + 24) + (admission() == nullptr ? 0 : admission()->bytes());
-}
-
-Status EmbeddingTable::Reserve(uint64_t n) { return Status::Ok(); }
-
-Status EmbeddingTable::Put(const int64_t* keys, size_t n, const RowColumns& columns, const Parallel& parallel) {
-  std::shared_lock<std::shared_mutex> gate(impl_->gate);
-  std::lock_guard<std::mutex> admission(impl_->admission);
-  const size_t dim = static_cast<size_t>(layout().dim());
-  const RowInitializer initializer(config().init, layout().dim());
-  for (size_t i = 0; i < n; ++i) {
-    float* row = nullptr;
-    Find(keys + i, 1, &row);
-    const bool is_new = row == nullptr;
-    if (is_new) TFCTR_RETURN_IF_ERROR(impl_->NewRow(keys[i], &row));
-    if (columns.values != nullptr) {
-      WriteRow(row, columns.values + i * dim, dim);
-    } else {
-      initializer.Fill(keys + i, 1, &row);
-    }
-    impl_->InitialSlots(row);
-    for (size_t s = 0; s < layout().slots().size() && s < columns.slots.size(); ++s) {
-      const size_t width = static_cast<size_t>(layout().slots()[s].width);
-      if (columns.slots[s] != nullptr) WriteRow(layout().slot(row, s), columns.slots[s] + i * width, width);
-    }
-    if (layout().has_frequency()) {
-      StoreRelaxed(layout().frequency(row), columns.frequency == nullptr ? 0u : columns.frequency[i]);
-    }
-    Touch(row, Now{columns.last_step == nullptr ? 0 : columns.last_step[i],
-                   columns.last_time_ms == nullptr ? 0 : columns.last_time_ms[i]});
-    if (is_new) impl_->Publish(keys[i], row);
+Status EmbeddingTable::Reserve(uint64_t n) {
+  // Hashes spread the keys; a shard may get a little more than its part.
+  const double mean = static_cast<double>(n) / static_cast<double>(state_->shards.size());
+  const size_t capacity = static_cast<size_t>((mean + 4.0 * std::sqrt(mean)) / kMaxLoad) + 1;
+  for (size_t s = 0; s < state_->shards.size(); ++s) {
+    std::lock_guard<std::mutex> lock(state_->shards[s].mutex);
+    if (state_->Index(s)->capacity >= capacity) continue;
+    if (!state_->Rebuild(s, capacity)) return state_->NoSpace("index entries");
   }
-  if (this->admission() != nullptr) this->admission()->Forget(keys, n);
+  state_->Reclaim();
   return Status::Ok();
-}
-
-size_t EmbeddingTable::EraseIf(const int64_t* keys, size_t n,
-                               const std::function<bool(int64_t key, const float* row)>& condemned) {
-  std::lock_guard<std::mutex> structure(impl_->structure);
-  std::unique_lock<std::shared_mutex> gate(impl_->gate);
-  size_t erased = 0;
-  for (size_t i = 0; i < n; ++i) {
-    Impl::Shard& shard = impl_->Of(keys[i]);
-    std::lock_guard<std::mutex> lock(shard.mutex);
-    const auto it = shard.rows.find(keys[i]);
-    if (it == shard.rows.end() || !condemned(keys[i], it->second)) continue;
-    shard.rows.erase(it);
-    ++erased;
-  }
-  return erased;
-}
-
-void EmbeddingTable::ForEach(int shard, const std::function<void(int64_t key, const float* row)>& visit) const {
-  Impl::Shard& from = impl_->shards[static_cast<size_t>(shard)];
-  std::lock_guard<std::mutex> lock(from.mutex);
-  for (const auto& entry : from.rows) visit(entry.first, entry.second);
 }
 
 }  // namespace tfctr

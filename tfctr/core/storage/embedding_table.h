@@ -53,6 +53,7 @@ struct RowColumns {
 using Parallel = std::function<void(size_t tasks, const std::function<void(size_t)>& task)>;
 
 class EmbeddingTable;
+struct TableState;  // table_internal.h
 
 // Rows that were found stay readable while the guard lives. Cheap (two atomic operations): one per batch.
 class ReadGuard {
@@ -67,7 +68,7 @@ class ReadGuard {
   void Enter();
   void Leave();
   const EmbeddingTable* table_;
-  size_t slot_ = 0;
+  size_t place_ = 0;
 };
 
 // Held (with a ReadGuard) while rows are updated, one per batch: no row is erased or copied by a snapshot meanwhile.
@@ -107,6 +108,12 @@ class EmbeddingTable {
   // caller which handles kFindBlock keys at a time finds the rows in its cache.
   void Find(const int64_t* keys, size_t n, float** rows) const;
 
+  // Find and copy: out[i] = the value of keys[i], or the default row. Under a ReadGuard. Returns how many keys have a
+  // row. The fastest lookup: copying, probing and prefetching of different keys overlap.
+  size_t Gather(const int64_t* keys, size_t n, float* out) const;
+  // Copies the values of rows that were found; the default row where rows[i] is null. Prefetches.
+  void CopyRows(float* const* rows, size_t n, float* out) const;
+
   // The training lookup: counts every occurrence in the call, then admits, inserts and returns. rows[i] is null where
   // keys[i] is not admitted. One call per lookup op, whose occurrences count together; `parallel` (may be null) is used
   // for its work. When max_bytes is reached, room is made through set_make_room; during that the guard is left for a
@@ -131,7 +138,9 @@ class EmbeddingTable {
   // --- the whole table ---
 
   uint64_t size() const;  // rows
-  // Memory in bytes: index arrays, blocks of rows (free rows included) and what admission counts.
+  // Memory in bytes: index arrays, blocks of rows (those of erased keys and unused ones included) and what admission
+  // counts. Never more than max_bytes but for counters. Not counted: 20 KB of fixed size, and lists of erased rows that
+  // wait to be used again (8 bytes each).
   uint64_t bytes() const;
   // Room in the index for n rows altogether. kNoSpace past max_bytes.
   Status Reserve(uint64_t n);
@@ -152,10 +161,9 @@ class EmbeddingTable {
   friend class ReadGuard;
   friend class UpdateGuard;
   friend class TableSnapshot;
-  struct Impl;
-  explicit EmbeddingTable(std::unique_ptr<Impl> impl);
+  explicit EmbeddingTable(std::unique_ptr<TableState> state);
   static void StoreNow(int64_t* to, int64_t value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<TableState> state_;
 };
 
 }  // namespace tfctr

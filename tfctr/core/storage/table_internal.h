@@ -1,68 +1,190 @@
-// What embedding_table.cc and table_snapshot.cc share.
-// Thread-safety: see embedding_table.h.
+// What the files of the embedding table share: its state, the writing side of a shard, and scratch for batches.
+// Thread-safety: see the members. Cost: see embedding_table.h.
 #ifndef TFCTR_CORE_STORAGE_TABLE_INTERNAL_H_
 #define TFCTR_CORE_STORAGE_TABLE_INTERNAL_H_
 
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
-#include <string>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "tfctr/core/storage/embedding_table.h"
+#include "tfctr/core/storage/epoch.h"
+#include "tfctr/core/storage/hash_index.h"
+#include "tfctr/core/storage/row_arena.h"
+#include "tfctr/core/storage/update_gate.h"
 
 namespace tfctr {
 
-struct EmbeddingTable::Impl {
-  struct Shard {
-    mutable std::mutex mutex;
-    std::unordered_map<int64_t, float*> rows;
-    std::unordered_set<int64_t> added;  // since a snapshot began
-    bool log = false;
+inline constexpr double kMaxLoad = 0.7;   // of an index array, erased entries included; then it is rebuilt
+inline constexpr double kHardLoad = 0.9;  // where max_bytes forbids a larger one
+inline constexpr double kGrowth = 1.4;
+inline constexpr size_t kFirstCapacity = 8;
+
+// The state of one shard that writers share; all of it under the mutex.
+struct alignas(64) TableShard {
+  mutable std::mutex mutex;
+  size_t live = 0;        // entries with a row, pending ones included
+  size_t used = 0;        // and erased ones
+  char* fresh = nullptr;  // rows of the last block that were never used
+  size_t fresh_rows = 0;
+  std::vector<float*> spare;         // rows of erased keys, from the table's free_rows
+  bool logging = false;              // a snapshot has yet to copy this shard
+  std::vector<const float*> logged;  // rows inserted since it began
+  std::atomic<uint64_t> rows{0};     // what size() adds up
+};
+
+struct TableState {
+  explicit TableState(TableConfig c);
+  ~TableState();
+
+  KeyPlace Place(int64_t key) const { return PlaceOf(key, salt, shards.size()); }
+  IndexArray* Index(size_t shard) const { return indexes[shard].load(std::memory_order_acquire); }
+
+  // Memory is asked for before it is taken. False when that would exceed max_bytes less `headroom`.
+  bool Charge(uint64_t more, uint64_t headroom);
+  void Discharge(uint64_t bytes) { used_bytes.fetch_sub(bytes, std::memory_order_relaxed); }
+  uint64_t Bytes() const;
+  Status NoSpace(const char* what) const;
+
+  // The next larger capacity of a shard's index. Shards grow at different sizes of the table: the memory of all is
+  // even.
+  size_t NextCapacity(size_t shard, size_t capacity) const;
+  // Replaces the index of a shard, whose mutex is held. False when max_bytes (less `headroom`) or the system refuses.
+  bool Rebuild(size_t shard, size_t capacity);
+  // A larger index for a shard whose index is full, or one without erased entries. The mutex is held.
+  Status MakeIndexRoom(size_t shard);
+  // A row for a shard, whose mutex is held; null when there is none within max_bytes.
+  float* NewRow(TableShard* shard);
+  void InitialSlots(float* row) const;
+
+  // EraseIf for some keys of one shard, given by their positions. Takes the gate and the shard's mutex.
+  size_t EraseOfShard(size_t shard, const int64_t* keys, const uint32_t* begin, const uint32_t* end,
+                      const std::function<bool(int64_t key, const float* row)>& condemned);
+  // What readers may still see: freed by Reclaim when none does.
+  void Retire(std::vector<float*> rows);
+  void RetireIndex(IndexArray* array);
+  // Takes locks. True when something was freed.
+  bool Reclaim();
+  // max_bytes is reached: reclaims, or erases `rows` rows by make_room and waits for the readers to leave. False when
+  // nothing could be freed. No lock and no guard of the caller is held.
+  bool MakeRoomFor(EmbeddingTable* self, size_t rows);
+
+  struct Retired {
+    uint64_t tag;
+    std::vector<float*> rows;
+    IndexArray* index;
   };
 
-  explicit Impl(TableConfig c) : config(std::move(c)), shards(static_cast<size_t>(config.shards)) {}
-
-  Shard& Of(int64_t key) { return shards[(static_cast<uint64_t>(key) * 0x9e3779b97f4a7c15ull >> 40) % shards.size()]; }
-
-  Status NewRow(int64_t key, float** row) {
-    std::lock_guard<std::mutex> lock(memory_mutex);
-    const uint64_t after = (memory.size() + 1) * (config.layout.stride() + 24);
-    if (config.max_bytes != 0 && after > config.max_bytes) {
-      return Status::NoSpace("table '" + config.name + "' would take " + std::to_string(after) +
-                             " bytes; max_bytes is " + std::to_string(config.max_bytes));
-    }
-    memory.emplace_back(new double[(config.layout.stride() + 7) / 8]);
-    *row = reinterpret_cast<float*>(memory.back().get());
-    return Status::Ok();
-  }
-
-  void InitialSlots(float* row) const {
-    for (size_t s = 0; s < config.layout.slots().size(); ++s) {
-      const SlotSpec& slot = config.layout.slots()[s];
-      for (int j = 0; j < slot.width; ++j) config.layout.slot(row, s)[j] = slot.initial;
-    }
-  }
-
-  void Publish(int64_t key, float* row) {
-    Shard& shard = Of(key);
-    std::lock_guard<std::mutex> lock(shard.mutex);
-    shard.rows[key] = row;
-    if (shard.log) shard.added.insert(key);
-  }
-
   TableConfig config;
-  std::vector<Shard> shards;
-  MakeRoom make_room;
-  std::mutex structure;
-  std::mutex admission;
-  std::shared_mutex gate;
-  std::mutex memory_mutex;
-  std::vector<std::unique_ptr<double[]>> memory;
+  const RowInitializer initializer;
+  const uint64_t salt;
+  std::vector<float> slot_floats;  // what InitialSlots copies
+  bool zero_slots = true;
+  std::vector<TableShard> shards;
+  std::vector<std::atomic<IndexArray*>> indexes;  // by shard: what readers load
+  RowArena arena;
+  std::atomic<uint64_t> used_bytes{0};
+  std::atomic<uint64_t> largest_index{0};  // bytes: what a rebuild of any shard may need
+  EmbeddingTable::MakeRoom make_room;
+
+  mutable Epochs epochs;
+  std::mutex retired_mutex;
+  std::vector<Retired> retired;
+  std::atomic<bool> any_retired{false};
+  std::mutex free_mutex;
+  std::vector<float*> free_rows;  // of erased keys, for any shard
+
+  // In locking order.
+  HandoverMutex structure;  // erasing, snapshots
+  std::mutex admission;     // counting, admitting and inserting of keys without a row, where there is admission
+  mutable UpdateGate gate;  // shared: updates, training lookups. Exclusive: erasing, copying
 };
+
+// Inserts into one shard: entries are placed with rows that nobody else sees, the caller initialises the rows, Publish
+// shows them. Holds the shard's mutex.
+class ShardWriter {
+ public:
+  static constexpr size_t kBatch = 128;
+
+  ShardWriter(TableState* table, size_t shard);
+  ShardWriter(const ShardWriter&) = delete;
+  ShardWriter& operator=(const ShardWriter&) = delete;
+
+  void Prefetch(uint64_t place) const { __builtin_prefetch(index_->begin() + index_->Home(place), 1); }
+
+  // The row of a key. `created`: it is new, is to be initialised and counts as one of the batch. Null when the batch is
+  // full or there is no room: initialise, Publish, MakeRoom, then place it again.
+  float* Place(int64_t key, uint64_t place, bool* created);
+  // Rows that were created since the last Publish.
+  size_t count() const { return count_; }
+  const int64_t* keys() const { return keys_; }
+  float* const* rows() const { return rows_; }
+  void Publish();
+  // After Publish. Does what the last failed Place needs; kNoSpace when it can't.
+  Status MakeRoom();
+
+ private:
+  enum class Lack { kBatch, kEntries, kTail, kRow };
+  float* Lacks(Lack lack) {
+    lack_ = lack;
+    return nullptr;
+  }
+
+  TableState* const table_;
+  const size_t at_;
+  TableShard* const shard_;
+  std::unique_lock<std::mutex> lock_;
+  IndexArray* index_;
+  size_t limit_;  // of used entries
+  Lack lack_ = Lack::kBatch;
+  size_t count_ = 0;
+  int64_t keys_[kBatch];
+  float* rows_[kBatch];
+  IndexEntry* entries_[kBatch];
+};
+
+// Positions of a batch, ordered by shard.
+class ByShard {
+ public:
+  // `positions` null: 0 ... n - 1.
+  ByShard(const TableState& table, const int64_t* keys, const uint32_t* positions, size_t n);
+  size_t shards() const { return starts_.size() - 1; }
+  const uint32_t* begin(size_t shard) const { return positions_.data() + starts_[shard]; }
+  const uint32_t* end(size_t shard) const { return positions_.data() + starts_[shard + 1]; }
+  bool empty(size_t shard) const { return starts_[shard] == starts_[shard + 1]; }
+
+ private:
+  std::vector<uint32_t> positions_;
+  std::vector<size_t> starts_;
+};
+
+// Calls visit(key, row) for the rows of a shard, whose mutex is held; rows are fetched ahead.
+template <typename Visit>
+void VisitRows(const IndexArray& index, size_t row_bytes, Visit&& visit) {
+  constexpr size_t kAhead = 16;
+  const IndexEntry* ahead = index.begin();
+  const IndexEntry* const end = index.end();
+  size_t fetched = 0;  // live entries between `at` and `ahead`
+  for (const IndexEntry* at = index.begin(); at != end; ++at) {
+    for (; ahead != end && fetched < kAhead; ++ahead) {
+      if (!IsLive(ahead->row)) continue;
+      for (size_t byte = 0; byte < row_bytes; byte += 64)
+        __builtin_prefetch(reinterpret_cast<char*>(ahead->row) + byte);
+      ++fetched;
+    }
+    if (!IsLive(at->row)) continue;
+    visit(at->key, RowOf(at->row));
+    --fetched;
+  }
+}
+
+// Runs tasks in order where there is no `parallel` or no more than one.
+void RunTasks(const Parallel& parallel, size_t tasks, const std::function<void(size_t)>& task);
 
 }  // namespace tfctr
 

@@ -26,6 +26,8 @@ struct RowBlock {
   std::vector<uint32_t> frequency;        // [rows]
   std::vector<int64_t> last_step;         // [rows]
   std::vector<int64_t> last_time_ms;      // [rows]
+
+  void Resize(const RowLayout& layout, size_t n);
 };
 
 class TableSnapshot {
