@@ -147,7 +147,7 @@ class Ours(Trainer):
             with tf.GradientTape() as tape:
                 for table in tables:
                     tape.watch(table.handle)
-                looked = tfctr.embedding_lookup_group(tables, [ids[f] for f in range(features)], training=True)
+                looked = tfctr.embedding_lookup_group(list(zip(tables, tf.unstack(ids), strict=True)), training=True)
                 loss = _loss(looked, targets)
             gradients = tape.gradient(loss, [table.handle for table in tables])
             tfctr.apply_gradients(zip(gradients, tables, strict=True))

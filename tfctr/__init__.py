@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tfctr.converting import convert
     from tfctr.embedding import optimizers, warm_start
     from tfctr.embedding.clock import ManualClock
-    from tfctr.embedding.lookup import embedding_lookup, embedding_lookup_group, embedding_lookup_sparse
+    from tfctr.embedding.lookup import Lookup, embedding_lookup, embedding_lookup_group, embedding_lookup_sparse
     from tfctr.embedding.options import (
         BloomAdmission,
         CapacityEviction,
@@ -58,6 +58,7 @@ __all__ = [
     "CounterAdmission",
     "EmbeddingVariable",
     "L2Eviction",
+    "Lookup",
     "ManualClock",
     "Normal",
     "ServingSession",
@@ -85,7 +86,7 @@ _FROM = {
     "tfctr.bisecting": ("bisect",),
     "tfctr.converting": ("convert",),
     "tfctr.embedding.clock": ("ManualClock",),
-    "tfctr.embedding.lookup": ("embedding_lookup", "embedding_lookup_group", "embedding_lookup_sparse"),
+    "tfctr.embedding.lookup": ("Lookup", "embedding_lookup", "embedding_lookup_group", "embedding_lookup_sparse"),
     "tfctr.embedding.options": (
         *("BloomAdmission", "CounterAdmission", "CapacityEviction", "L2Eviction", "StepEviction", "TtlEviction"),
         *("Constant", "Normal", "TruncatedNormal", "Uniform"),

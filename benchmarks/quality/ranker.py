@@ -60,7 +60,7 @@ class DynamicTables:
         import tfctr
 
         columns = [ids[:, f] for f in range(len(self._tables))]
-        return tfctr.embedding_lookup_group(self._tables, columns, training=training)
+        return tfctr.embedding_lookup_group(list(zip(self._tables, columns, strict=True)), training=training)
 
     def apply(self, gradients: Sequence[Any]) -> None:
         import tfctr

@@ -73,7 +73,7 @@ def apply_gradients(
     before = common_step(variables) if step is None else tf.cast(tf.convert_to_tensor(step), tf.int64)
     rates = [_rate(variable, before, learning_rate) for variable in variables]
     applied = []
-    for places in _by_device(variables).values():
+    for places in by_device(variables).values():
         applied.append(
             ops.apply(
                 [variables[k].handle for k in places],
@@ -204,7 +204,7 @@ def _rate(variable: EmbeddingVariable, step: tf.Tensor, given: Any) -> Any:
     return rate
 
 
-def _by_device(variables: Sequence[EmbeddingVariable]) -> dict[str, list[int]]:
+def by_device(variables: Sequence[EmbeddingVariable]) -> dict[str, list[int]]:
     places: dict[str, list[int]] = {}
     for k, variable in enumerate(variables):
         places.setdefault(variable.handle.device or "", []).append(k)
