@@ -1,0 +1,135 @@
+"""Every kind of Keras save, loaded in a new process: the same predictions, and training goes on from there."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfctr
+from tests.keras.models import batches, ids_model, rows_of, table
+
+READER = """
+import json, os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras, numpy as np, tensorflow as tf
+import tfctr, tfctr.keras
+from tests.keras.models import ids_model, batches, table
+
+told = {}
+x, y = batches()
+
+def note(name, model):
+    ev = table(model)
+    told[name] = {"scores": model.predict(x, verbose=0).tolist(), "rows": int(ev.size()),
+                  "counts": ev.frequency(np.arange(-1, 60)).tolist(), "step": int(ev.step.numpy())}
+    if model.compiled:
+        model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+        told[name]["after"] = model.predict(x, verbose=0).tolist()
+
+def fresh():
+    model = ids_model(admission=tfctr.CounterAdmission(2), optimizer=tfctr.optimizers.Adam(0.01))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+note("keras", keras.saving.load_model("model.keras"))
+model = fresh()
+model.load_weights("model.weights.h5")
+model.compiled = False  # the file has no optimizer of a model that was not built by one
+note("h5", model)
+model = fresh()
+model.optimizer.build(model.trainable_variables)
+tf.train.Checkpoint(model=model, optimizer=model.optimizer).read("checkpoint").assert_existing_objects_matched()
+note("checkpoint", model)
+for name in ("export", "own_export"):
+    run = tf.saved_model.load(name).signatures["serving_default"]
+    key = list(run.structured_input_signature[1])[0]
+    told[name] = {"scores": run(**{key: tf.constant(x)})["output_0"].numpy().tolist()}
+told["session"] = {"scores": tfctr.ServingSession("own_export").predict({"ids": x})["output_0"].tolist()}
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """(folder, what the model said before and after one more epoch)."""
+    folder = tmp_path_factory.mktemp("saved")
+    model = ids_model(admission=tfctr.CounterAdmission(2), optimizer=tfctr.optimizers.Adam(0.01))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    x, y = batches()
+    model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    table(model).lookup([50], training=True)  # counted, not admitted
+    table(model).lookup([-1, -1], training=True)
+    model.save(folder / "model.keras")
+    model.save_weights(folder / "model.weights.h5")
+    tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(folder / "checkpoint"))
+    model.export(str(folder / "export"), verbose=False)
+    tfctr.keras.export(model, folder / "own_export")
+    ev = table(model)
+    said = {
+        "scores": model.predict(x, verbose=0),
+        "rows": int(ev.size()),
+        "counts": ev.frequency(np.arange(-1, 60)).tolist(),
+        "step": int(ev.step.numpy()),
+    }
+    model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+    return folder, said | {"after": model.predict(x, verbose=0)}
+
+
+@pytest.fixture(scope="module")
+def read(written, repo_root):
+    done = subprocess.run(
+        [sys.executable, "-c", READER],
+        cwd=written[0],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=dict(os.environ) | {"PYTHONPATH": str(repo_root)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", ["keras", "h5", "checkpoint", "export", "own_export", "session"])
+def test_predictions_are_equal_in_a_new_process(written, read, kind):
+    np.testing.assert_allclose(read[kind]["scores"], written[1]["scores"], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["keras", "h5", "checkpoint"])
+def test_rows_counts_and_step_come_back(written, read, kind):
+    for what in ("rows", "counts", "step"):
+        assert read[kind][what] == written[1][what], what
+    assert 1 in read[kind]["counts"]
+
+
+@pytest.mark.parametrize("kind", ["keras", "checkpoint"])
+def test_training_goes_on_with_slots_and_step(written, read, kind):
+    np.testing.assert_allclose(read[kind]["after"], written[1]["after"], rtol=1e-4, atol=1e-6)
+
+
+def test_a_loaded_model_has_a_table_of_its_own(written):
+    model = keras.saving.load_model(written[0] / "model.keras")
+    twin = keras.saving.load_model(written[0] / "model.keras")
+    size = table(model).size()
+    table(model).lookup([10**12, 10**12], training=True)
+    assert (table(model).size(), table(twin).size()) == (size + 1, size)
+
+
+def test_loading_replaces_what_the_table_held(written):
+    model = ids_model(admission=tfctr.CounterAdmission(2), optimizer=tfctr.optimizers.Adam(0.01))
+    table(model).lookup([10**15] * 2, training=True)
+    model.load_weights(written[0] / "model.weights.h5")
+    assert 10**15 not in rows_of(table(model))
+    assert table(model).size() == written[1]["rows"]
+
+
+def test_a_clone_is_empty(written):
+    model = keras.saving.load_model(written[0] / "model.keras")
+    clone = keras.models.clone_model(model)
+    assert table(clone).size() == 0
+    assert table(clone).config == table(model).config
