@@ -210,14 +210,10 @@ void ApplyRows(const OptimizerConfig& config, const RowLayout& layout, const Upd
                const float* grads, size_t n, Isa isa) {
   const OptimizerTask task = OptimizerTaskOf(config, layout, step);
   if (task.kind == Kind::kFtrl && task.power != 0.5f) return FtrlAnyPower(task, rows, grads, n);
-  switch (isa) {
-    case Isa::kAvx512:
-      return ApplyAvx512(task, rows, grads, n);
-    case Isa::kAvx2:
-      return ApplyAvx2(task, rows, grads, n);
-    case Isa::kBaseline:
-      return ApplyBaseline(task, rows, grads, n);
-  }
+  // A vector longer than a row is of no use.
+  if (isa == Isa::kAvx512 && task.dim >= 16) return ApplyAvx512(task, rows, grads, n);
+  if (isa != Isa::kBaseline && task.dim >= 8) return ApplyAvx2(task, rows, grads, n);
+  return ApplyBaseline(task, rows, grads, n);
 }
 
 }  // namespace tfctr

@@ -46,21 +46,28 @@ static inline Floats Clamp(Floats x, float limit) {
   return x > Splat(-limit) ? x : Splat(-limit);
 }
 
-// `count` floats of a row that other threads can reach; those behind them are 0.
-template <bool kWhole>
-static inline Floats Load(const float* from, size_t count) {
-  alignas(TFCTR_VECTOR_BYTES) float buffer[kFloats] = {};
-  ReadRow(buffer, from, kWhole ? kFloats : count);
+// Floats of a row that other threads can reach. A vector may be accessed as its floats.
+static inline Floats Load(const float* from) {
   Floats value;
-  std::memcpy(&value, buffer, sizeof value);
+  ReadRow(reinterpret_cast<float*>(&value), from, kFloats);
   return value;
 }
+static inline void Store(float* to, Floats value) { WriteRow(to, reinterpret_cast<const float*>(&value), kFloats); }
 
-template <bool kWhole>
-static inline void Store(float* to, Floats value, size_t count) {
-  alignas(TFCTR_VECTOR_BYTES) float buffer[kFloats];
-  std::memcpy(buffer, &value, sizeof value);
-  WriteRow(to, buffer, kWhole ? kFloats : count);
+// The first `count` only, as far as a vector goes; the others are 0. No call of memcpy for a few bytes.
+static inline Floats LoadPart(const float* from, size_t count) {
+  Floats value{};
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kFloats; ++i) {
+    if (i < count) value[i] = LoadRelaxed(from + i);
+  }
+  return value;
+}
+static inline void StorePart(float* to, Floats value, size_t count) {
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kFloats; ++i) {
+    if (i < count) StoreRelaxed(to + i, value[i]);
+  }
 }
 
 // --- one rule per optimizer: kSlots of dim floats, what it needs per row, and a vector of columns ------------------
@@ -68,14 +75,14 @@ static inline void Store(float* to, Floats value, size_t count) {
 struct Sgd {
   static constexpr int kSlots = 0;
   Sgd(const OptimizerTask& task, float*, const float*) : rate(task.learning_rate) {}
-  void Columns(Floats g, Floats& w, Floats*) const { w = w - g * rate; }
+  void Update(Floats g, Floats& w, Floats*) const { w = w - g * rate; }
   float rate;
 };
 
 struct Adagrad {
   static constexpr int kSlots = 1;
   Adagrad(const OptimizerTask& task, float*, const float*) : rate(task.learning_rate), epsilon(task.epsilon) {}
-  void Columns(Floats g, Floats& w, Floats* slots) const {
+  void Update(Floats g, Floats& w, Floats* slots) const {
     slots[0] = slots[0] + g * g;
     w = w - (g * rate) / (Sqrt(slots[0]) + epsilon);
   }
@@ -93,12 +100,12 @@ struct AdagradDecay : Adagrad {
     factor = static_cast<float>(WholePower(task.decay_rate, static_cast<int64_t>(task.period - last)));
     StoreRelaxed(period, task.period);
   }
-  void Columns(Floats g, Floats& w, Floats* slots) const {
+  void Update(Floats g, Floats& w, Floats* slots) const {
     if (decays) {
       const Floats lower = slots[0] * factor;
       slots[0] = lower > Splat(least) ? lower : Splat(least);
     }
-    Adagrad::Columns(g, w, slots);
+    Adagrad::Update(g, w, slots);
   }
   bool decays;
   float factor;
@@ -108,21 +115,27 @@ struct AdagradDecay : Adagrad {
 struct RowwiseAdagrad {
   static constexpr int kSlots = 0;
   RowwiseAdagrad(const OptimizerTask& task, float* row, const float* grad) {
-    constexpr size_t kParts = 16;  // column c is added to partial sum c % 16
-    constexpr size_t kVectors = kParts / kFloats;
+    constexpr size_t kVectors = 16 / kFloats;  // column c is added to partial sum c % 16
     Floats sums[kVectors] = {};
     size_t c = 0;
-    for (; c + kParts <= task.dim; c += kParts) {
+    for (; c + 16 <= task.dim; c += 16) {
       for (size_t v = 0; v < kVectors; ++v) {
         Floats g;
         std::memcpy(&g, grad + c + v * kFloats, sizeof g);
         sums[v] = sums[v] + g * g;
       }
     }
-    alignas(64) float part[kParts];
+    for (size_t v = 0; c < task.dim; c += kFloats, ++v) {
+      const Floats g = LoadPart(grad + c, task.dim - c);  // as far as a vector goes
+      sums[v] = sums[v] + g * g;
+    }
+    // Upper half to lower half, until one is left.
+    for (size_t half = kVectors / 2; half > 0; half /= 2) {
+      for (size_t v = 0; v < half; ++v) sums[v] = sums[v] + sums[v + half];
+    }
+    float part[kFloats];
     std::memcpy(part, sums, sizeof part);
-    for (size_t i = 0; c < task.dim; ++c, ++i) part[i] += grad[c] * grad[c];
-    for (size_t half = kParts / 2; half > 0; half /= 2) {
+    for (size_t half = kFloats / 2; half > 0; half /= 2) {
       for (size_t i = 0; i < half; ++i) part[i] += part[i + half];
     }
     float* slot = row + task.slot[0];
@@ -130,7 +143,7 @@ struct RowwiseAdagrad {
     StoreRelaxed(slot, sum);
     rate = task.learning_rate / (SqrtOne(sum) + task.epsilon);
   }
-  void Columns(Floats g, Floats& w, Floats*) const { w = w - g * rate; }
+  void Update(Floats g, Floats& w, Floats*) const { w = w - g * rate; }
   float rate;
 };
 
@@ -138,7 +151,7 @@ struct Adam {
   static constexpr int kSlots = 2;
   Adam(const OptimizerTask& task, float*, const float*)
       : alpha(task.alpha), rest1(task.rest1), rest2(task.rest2), epsilon(task.epsilon) {}
-  void Columns(Floats g, Floats& w, Floats* slots) const {
+  void Update(Floats g, Floats& w, Floats* slots) const {
     slots[0] = slots[0] + (g - slots[0]) * rest1;
     slots[1] = slots[1] + (g * g - slots[1]) * rest2;
     w = w - (slots[0] * alpha) / (Sqrt(slots[1]) + epsilon);
@@ -152,9 +165,9 @@ struct Adam {
 struct AdamW : Adam {
   AdamW(const OptimizerTask& task, float* row, const float* grad)
       : Adam(task, row, grad), decay(task.weight_decay), rate(task.learning_rate) {}
-  void Columns(Floats g, Floats& w, Floats* slots) const {
+  void Update(Floats g, Floats& w, Floats* slots) const {
     w = w - w * decay * rate;
-    Adam::Columns(g, w, slots);
+    Adam::Update(g, w, slots);
   }
   float decay;
   float rate;
@@ -179,7 +192,7 @@ struct Ftrl {
   static constexpr int kSlots = 2;
   Ftrl(const OptimizerTask& task, float*, const float*)
       : rate(task.learning_rate), l1(task.l1), twice_l2(task.twice_l2), twice_shrinkage(task.twice_shrinkage) {}
-  void Columns(Floats g, Floats& w, Floats* slots) const {
+  void Update(Floats g, Floats& w, Floats* slots) const {
     const Floats sum = slots[0] + g * g;
     const Floats root = Sqrt(sum);
     const Floats shrunk = g + w * twice_shrinkage;
@@ -197,17 +210,55 @@ struct Ftrl {
 
 // --- rows ----------------------------------------------------------------------------------------------------------
 
-template <typename Rule, bool kWhole>
-static inline void UpdateColumns(const OptimizerTask& task, const Rule& rule, float* row, const float* grad, size_t c,
-                                 size_t count) {
-  Floats g{};
-  std::memcpy(&g, grad + c, (kWhole ? kFloats : count) * sizeof(float));
-  Floats w = Load<kWhole>(row + c, count);
+// Value and slots of one vector of columns.
+template <typename Rule>
+struct Columns {
+  Floats w;
   Floats slots[Rule::kSlots + 1];
-  for (int s = 0; s < Rule::kSlots; ++s) slots[s] = Load<kWhole>(row + task.slot[s] + c, count);
-  rule.Columns(g, w, slots);
-  for (int s = 0; s < Rule::kSlots; ++s) Store<kWhole>(row + task.slot[s] + c, slots[s], count);
-  Store<kWhole>(row + c, w, count);
+
+  static Columns Updated(const OptimizerTask& task, const Rule& rule, const float* row, const float* grad, size_t c) {
+    Columns columns;
+    Floats g;
+    std::memcpy(&g, grad + c, sizeof g);
+    columns.w = Load(row + c);
+    for (int s = 0; s < Rule::kSlots; ++s) columns.slots[s] = Load(row + task.slot[s] + c);
+    rule.Update(g, columns.w, columns.slots);
+    return columns;
+  }
+  void StoreAt(const OptimizerTask& task, float* row, size_t c) const {
+    for (int s = 0; s < Rule::kSlots; ++s) Store(row + task.slot[s] + c, slots[s]);
+    Store(row + c, w);
+  }
+};
+
+// A row of fewer columns than a vector has.
+template <typename Rule>
+static void UpdateNarrow(const OptimizerTask& task, const Rule& rule, float* row, const float* grad) {
+  const size_t count = task.dim;
+  const Floats g = LoadPart(grad, count);
+  Columns<Rule> columns;
+  columns.w = LoadPart(row, count);
+  for (int s = 0; s < Rule::kSlots; ++s) columns.slots[s] = LoadPart(row + task.slot[s], count);
+  rule.Update(g, columns.w, columns.slots);
+  for (int s = 0; s < Rule::kSlots; ++s) StorePart(row + task.slot[s], columns.slots[s], count);
+  StorePart(row, columns.w, count);
+}
+
+template <typename Rule>
+static inline void UpdateRow(const OptimizerTask& task, const Rule& rule, float* row, const float* grad) {
+  const size_t whole = task.dim / kFloats * kFloats;
+  if (whole == task.dim) {
+    for (size_t c = 0; c < whole; c += kFloats) Columns<Rule>::Updated(task, rule, row, grad, c).StoreAt(task, row, c);
+  } else if (whole > 0) {
+    // The last vector overlaps the one before: it is computed from the values before the update and stored at the end,
+    // so that the columns they share get the same values twice.
+    const size_t last = task.dim - kFloats;
+    const Columns<Rule> end = Columns<Rule>::Updated(task, rule, row, grad, last);
+    for (size_t c = 0; c < whole; c += kFloats) Columns<Rule>::Updated(task, rule, row, grad, c).StoreAt(task, row, c);
+    end.StoreAt(task, row, last);
+  } else {
+    UpdateNarrow(task, rule, row, grad);
+  }
 }
 
 static inline void Prefetch(const float* row, size_t bytes) {
@@ -219,7 +270,7 @@ static inline void Prefetch(const float* row, size_t bytes) {
 }
 
 template <typename Rule>
-static void Update(const OptimizerTask& task, float* const* rows, const float* grads, size_t n) {
+static void UpdateRows(const OptimizerTask& task, float* const* rows, const float* grads, size_t n) {
   const size_t dim = task.dim;
   const size_t bytes = task.row_bytes < kMostLines * kLine ? task.row_bytes : kMostLines * kLine;
   for (size_t i = 0; i < n && i < kAhead; ++i) Prefetch(rows[i], bytes);
@@ -229,9 +280,7 @@ static void Update(const OptimizerTask& task, float* const* rows, const float* g
     if (row == nullptr) continue;
     const float* grad = grads + i * dim;
     const Rule rule(task, row, grad);
-    size_t c = 0;
-    for (; c + kFloats <= dim; c += kFloats) UpdateColumns<Rule, true>(task, rule, row, grad, c, kFloats);
-    if (c < dim) UpdateColumns<Rule, false>(task, rule, row, grad, c, dim - c);
+    UpdateRow(task, rule, row, grad);
   }
 }
 
@@ -241,21 +290,21 @@ void TFCTR_APPLY(const OptimizerTask& task, float* const* rows, const float* gra
   using Kind = OptimizerConfig::Kind;
   switch (task.kind) {
     case Kind::kSgd:
-      return TFCTR_ISA_NAMESPACE::Update<TFCTR_ISA_NAMESPACE::Sgd>(task, rows, grads, n);
+      return TFCTR_ISA_NAMESPACE::UpdateRows<TFCTR_ISA_NAMESPACE::Sgd>(task, rows, grads, n);
     case Kind::kAdagrad:
-      return TFCTR_ISA_NAMESPACE::Update<TFCTR_ISA_NAMESPACE::Adagrad>(task, rows, grads, n);
+      return TFCTR_ISA_NAMESPACE::UpdateRows<TFCTR_ISA_NAMESPACE::Adagrad>(task, rows, grads, n);
     case Kind::kRowwiseAdagrad:
-      return TFCTR_ISA_NAMESPACE::Update<TFCTR_ISA_NAMESPACE::RowwiseAdagrad>(task, rows, grads, n);
+      return TFCTR_ISA_NAMESPACE::UpdateRows<TFCTR_ISA_NAMESPACE::RowwiseAdagrad>(task, rows, grads, n);
     case Kind::kAdam:
-      return TFCTR_ISA_NAMESPACE::Update<TFCTR_ISA_NAMESPACE::Adam>(task, rows, grads, n);
+      return TFCTR_ISA_NAMESPACE::UpdateRows<TFCTR_ISA_NAMESPACE::Adam>(task, rows, grads, n);
     case Kind::kAdamW:
-      return TFCTR_ISA_NAMESPACE::Update<TFCTR_ISA_NAMESPACE::AdamW>(task, rows, grads, n);
+      return TFCTR_ISA_NAMESPACE::UpdateRows<TFCTR_ISA_NAMESPACE::AdamW>(task, rows, grads, n);
     case Kind::kFtrl:
-      return TFCTR_ISA_NAMESPACE::Update<TFCTR_ISA_NAMESPACE::Ftrl>(task, rows, grads, n);
+      return TFCTR_ISA_NAMESPACE::UpdateRows<TFCTR_ISA_NAMESPACE::Ftrl>(task, rows, grads, n);
     case Kind::kLazyAdam:
-      return TFCTR_ISA_NAMESPACE::Update<TFCTR_ISA_NAMESPACE::LazyAdam>(task, rows, grads, n);
+      return TFCTR_ISA_NAMESPACE::UpdateRows<TFCTR_ISA_NAMESPACE::LazyAdam>(task, rows, grads, n);
     case Kind::kAdagradDecay:
-      return TFCTR_ISA_NAMESPACE::Update<TFCTR_ISA_NAMESPACE::AdagradDecay>(task, rows, grads, n);
+      return TFCTR_ISA_NAMESPACE::UpdateRows<TFCTR_ISA_NAMESPACE::AdagradDecay>(task, rows, grads, n);
   }
 }
 
