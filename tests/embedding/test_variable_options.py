@@ -119,7 +119,7 @@ def test_bad_values_are_refused_where_they_are_given(make: Callable[[], Any], wo
 
 def test_the_configuration_says_what_was_asked_for() -> None:
     told = config_of(
-        optimizer=tfctr.optimizers.Adagrad(0.05, epsilon=0, clip_norm=2),
+        optimizer=tfctr.optimizers.Adagrad(0.05, epsilon=1, clip_norm=2),
         admission=tfctr.CounterAdmission(np.int64(3)),
         eviction=[
             tfctr.TtlEviction(60),
@@ -138,7 +138,7 @@ def test_the_configuration_says_what_was_asked_for() -> None:
         "seed": "18446744073709551615",
         "initializer": {"kind": "uniform", "low": -0.05, "high": 0.05},
         "default_value": [0.0, float(np.float32(0.1)), 1.0],
-        "optimizer": {"kind": "adagrad", "initial_accumulator_value": 0.1, "epsilon": 0.0},
+        "optimizer": {"kind": "adagrad", "initial_accumulator_value": 0.1, "epsilon": 1.0},
         "clip": {"kind": "norm", "limit": 2.0},
         "admission": {"kind": "counter", "min_count": 3},
         "eviction": [

@@ -59,7 +59,10 @@ def to_int64(owner: str, dtype: tf.DType, ids: Any) -> tf.Tensor:
 
 
 def _from_python(owner: str, dtype: tf.DType, ids: Any) -> tf.Tensor:
-    array = np.asarray(ids)
+    try:
+        array = np.asarray(ids)
+    except ValueError as error:  # lists of unequal length
+        raise InputError(f"{owner}: ids are no tensor of {dtype.name}: {error}") from None
     if array.size == 0 and not isinstance(ids, np.ndarray):
         return tf.zeros(array.shape, dtype)  # an empty list has no dtype of its own
     if array.dtype.kind in "iu" and dtype != tf.string and not isinstance(ids, np.ndarray):

@@ -64,8 +64,18 @@ def claim(shared_name: str, device: str, variable: Any) -> None:
       UsageError: another live variable of this process has it.
     """
     if (shared_name, device) in _shared:
-        raise UsageError(
-            f"embedding variable {variable.name!r}: another variable of this process has the shared_name "
-            f"{shared_name!r}; share that object, or give another name"
-        )
+        raise taken(variable.name, shared_name)
     _shared[shared_name, device] = variable
+
+
+def taken(name: str, shared_name: str) -> UsageError:
+    """The error of a `shared_name` that another variable of this process has."""
+    return UsageError(
+        f"embedding variable {name!r}: another variable of this process has the shared_name {shared_name!r}; "
+        f"share that object, or give another name"
+    )
+
+
+def is_claimed(shared_name: str) -> bool:
+    """Whether a live variable of this process has a table of that name, on any device."""
+    return any(claimed == shared_name for claimed, _ in _shared)

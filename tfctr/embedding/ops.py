@@ -4,6 +4,7 @@ Thin: every function is one op of tfctr/core/ops/embedding_ops.cc, which says wh
 `tfctr.embedding_lookup` and the methods of `tfctr.EmbeddingVariable` instead.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -63,6 +64,13 @@ def handle(config: str, *, shared_name: str = "", container: str = "", name: str
     return library.load().tfctr_ev_handle(config=config, shared_name=shared_name, container=container, name=name)
 
 
+def beside(table: tf.Tensor) -> Any:
+    """A device scope for ops on a table: its own device where that is a remote one or was chosen in a TF1 graph,
+    whatever scope the caller is in. A local table says nothing, so that no device name gets into a SavedModel.
+    """
+    return contextlib.nullcontext() if "/job:localhost" in table.device else tf.device(table.device)
+
+
 def _attributes(specs: Sequence[LookupSpec]) -> dict[str, list[Any]]:
     return {
         "dims": [spec.dim for spec in specs],
@@ -99,16 +107,17 @@ def lookup(
     Returns:
       For each lookup float32 keys.shape + [dim], or [rows, dim] with a combiner.
     """
-    return library.load().tfctr_ev_lookup(
-        handles=list(handles),
-        keys=list(keys),
-        row_splits=list(row_splits),
-        weights=list(weights),
-        step=tf.convert_to_tensor(step, tf.int64),
-        training=training,
-        name=name,
-        **_attributes(specs),
-    )
+    with beside(handles[0]):
+        return library.load().tfctr_ev_lookup(
+            handles=list(handles),
+            keys=list(keys),
+            row_splits=list(row_splits),
+            weights=list(weights),
+            step=tf.convert_to_tensor(step, tf.int64),
+            training=training,
+            name=name,
+            **_attributes(specs),
+        )
 
 
 def apply(
@@ -129,14 +138,15 @@ def apply(
       tf.errors.InvalidArgumentError: a gradient holds NaN or infinity (the table is left as it was), or the shapes of
         keys and grads don't fit the table.
     """
-    return library.load().tfctr_ev_apply(
-        handles=list(handles),
-        keys=list(keys),
-        grads=list(grads),
-        learning_rates=[tf.cast(rate, tf.float32) for rate in learning_rates],
-        step=tf.convert_to_tensor(step, tf.int64),
-        name=name,
-    )
+    with beside(handles[0]):
+        return library.load().tfctr_ev_apply(
+            handles=list(handles),
+            keys=list(keys),
+            grads=list(grads),
+            learning_rates=[tf.cast(rate, tf.float32) for rate in learning_rates],
+            step=tf.convert_to_tensor(step, tf.int64),
+            name=name,
+        )
 
 
 def row_splits_of(indices: tf.Tensor, dense_shape: tf.Tensor) -> tf.Tensor:
@@ -146,42 +156,50 @@ def row_splits_of(indices: tf.Tensor, dense_shape: tf.Tensor) -> tf.Tensor:
 
 def size(table: tf.Tensor) -> Size:
     """Rows, counters and bytes of a table."""
-    return Size(*library.load().tfctr_ev_size(table))
+    with beside(table):
+        return Size(*library.load().tfctr_ev_size(table))
 
 
 def frequency(table: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
     """Training occurrences of each int64 key, of keys that are not admitted too."""
-    return library.load().tfctr_ev_frequency(table, keys)
+    with beside(table):
+        return library.load().tfctr_ev_frequency(table, keys)
 
 
 def contains(table: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
     """Whether each int64 key has a row."""
-    return library.load().tfctr_ev_contains(table, keys)
+    with beside(table):
+        return library.load().tfctr_ev_contains(table, keys)
 
 
 def erase(table: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
     """Removes the rows of int64 keys; returns how many there were."""
-    return library.load().tfctr_ev_erase(table, keys)
+    with beside(table):
+        return library.load().tfctr_ev_erase(table, keys)
 
 
 def evict(table: tf.Tensor, step: tf.Tensor | int, *, dry_run: tf.Tensor | bool = False) -> Evicted:
     """Runs the eviction rules of a table's config."""
-    return Evicted(*library.load().tfctr_ev_evict(table, tf.convert_to_tensor(step, tf.int64), dry_run))
+    with beside(table):
+        return Evicted(*library.load().tfctr_ev_evict(table, tf.convert_to_tensor(step, tf.int64), dry_run))
 
 
 def reserve(table: tf.Tensor, rows: tf.Tensor | int) -> Any:
     """Makes room for `rows` rows in total."""
-    return library.load().tfctr_ev_reserve(table, tf.convert_to_tensor(rows, tf.int64))
+    with beside(table):
+        return library.load().tfctr_ev_reserve(table, tf.convert_to_tensor(rows, tf.int64))
 
 
 def set_clock(table: tf.Tensor, time_ms: tf.Tensor | int) -> Any:
     """Sets the table's time in milliseconds since 1970; -1 gives it the system's clock back."""
-    return library.load().tfctr_ev_set_clock(table, tf.convert_to_tensor(time_ms, tf.int64))
+    with beside(table):
+        return library.load().tfctr_ev_set_clock(table, tf.convert_to_tensor(time_ms, tf.int64))
 
 
 def set_frozen(table: tf.Tensor, frozen: tf.Tensor | bool) -> Any:
     """Frozen: training lookups only look, updates are refused; holds for graphs that were made before."""
-    return library.load().tfctr_ev_set_frozen(table, frozen)
+    with beside(table):
+        return library.load().tfctr_ev_set_frozen(table, frozen)
 
 
 def slices_of(keys: tf.Tensor, grads: tf.Tensor, dim: int) -> tf.IndexedSlices:

@@ -117,7 +117,7 @@ class Adagrad(Optimizer):
 
     def __post_init__(self) -> None:
         check.real(self, "initial_accumulator_value", self.initial_accumulator_value, low=0)
-        check.real(self, "epsilon", self.epsilon, low=0)
+        check.real(self, "epsilon", self.epsilon, above=0)
         self._check()
 
 
@@ -134,7 +134,7 @@ class RowWiseAdagrad(Optimizer):
 
     def __post_init__(self) -> None:
         check.real(self, "initial_accumulator_value", self.initial_accumulator_value, low=0)
-        check.real(self, "epsilon", self.epsilon, low=0)
+        check.real(self, "epsilon", self.epsilon, above=0)
         self._check()
 
 
@@ -147,7 +147,7 @@ class _AdamLike(Optimizer):
     def _check_adam(self) -> None:
         check.real(self, "beta_1", self.beta_1, low=0, below=1)
         check.real(self, "beta_2", self.beta_2, low=0, below=1)
-        check.real(self, "epsilon", self.epsilon, low=0)
+        check.real(self, "epsilon", self.epsilon, above=0)
         self._check()
 
 
@@ -251,5 +251,5 @@ class AdagradDecay(Optimizer):
         check.real(self, "initial_accumulator_value", self.initial_accumulator_value, low=0)
         check.whole(self, "accumulator_decay_steps", self.accumulator_decay_steps, 1)
         check.real(self, "accumulator_decay_rate", self.accumulator_decay_rate, above=0, high=1)
-        check.real(self, "epsilon", self.epsilon, low=0)
+        check.real(self, "epsilon", self.epsilon, above=0)
         self._check()

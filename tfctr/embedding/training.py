@@ -134,11 +134,11 @@ def minimize(
             steps = {id(table.step): table.step for table in tables if not table.owns_step}
             moved = next(iter(steps.values())) if len(steps) == 1 and step is None else None
             update = optimizer.apply_gradients(pairs, global_step=moved)
-        else:
-            update = optimizer.apply_gradients(pairs)
-    if tf.executing_eagerly():
-        return None
-    return tf.group([op for op in (done, update) if op is not None], name=name)
+            return (
+                None if tf.executing_eagerly() else tf.group([op for op in (done, update) if op is not None], name=name)
+            )
+        optimizer.apply_gradients(pairs)  # Keras: eager, or in a tf.function, which runs all its updates
+    return done
 
 
 def _is_keras(variable: Any) -> bool:

@@ -9,6 +9,7 @@
 docs/embedding_variable.md states exactly who gets a row, when it is updated, and when it goes.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import tensorflow as tf
 from tfctr.embedding import keys as key_conversion
 from tfctr.embedding import naming, ops, table_config
 from tfctr.embedding import option_values as check
+from tfctr.embedding.checkpoint import CheckpointedTable
 from tfctr.embedding.clock import ManualClock
 from tfctr.embedding.optimizers import Optimizer
 from tfctr.embedding.options import Admission, Eviction, Initializer, Uniform
@@ -24,7 +26,7 @@ from tfctr.embedding.table_admin import TableAdmin
 from tfctr.errors import UsageError
 
 
-class EmbeddingVariable(TableAdmin, tf.saved_model.experimental.TrackableResource):
+class EmbeddingVariable(TableAdmin, CheckpointedTable):
     """A table from ids to rows of `dim` float32 numbers that grows as ids appear and shrinks by rule.
 
     Every id of the key dtype is an ordinary key: negative ones, the extremes and 0 too. A row holds the value, the
@@ -113,7 +115,7 @@ class EmbeddingVariable(TableAdmin, tf.saved_model.experimental.TrackableResourc
             self._shared_name = naming.table_name(self._name, shared_name, self._eager)
             self._keeps_table = shared_name is not None
             self._frozen = False
-            super().__init__()
+            super().__init__(device="/CPU:0")
             self._make_table()
             self._own_step = False
             self.use_step(step)
@@ -127,8 +129,11 @@ class EmbeddingVariable(TableAdmin, tf.saved_model.experimental.TrackableResourc
     def _make_table(self) -> None:
         try:
             handle = self.resource_handle
-        except tf.errors.InvalidArgumentError as error:  # the table is another one, on a parameter server
-            raise UsageError(f"{self.owner}: {error.message}") from None
+        except tf.errors.InvalidArgumentError as error:
+            if naming.is_claimed(self._shared_name):
+                raise naming.taken(self._name, self._shared_name) from None
+            said = re.sub(r"^\{\{.*?\}\} | \[Op:\w+\].*$", "", error.message)  # TensorFlow's frame around it
+            raise UsageError(f"{self.owner}: {said}") from None
         if self._keeps_table and self._eager:
             naming.claim(self._shared_name, handle.device, self)
 
