@@ -18,6 +18,7 @@ Training (docs/embedding_variable.md):
   tfctr.StepEviction, TtlEviction, L2Eviction, CapacityEviction            who loses it
   tfctr.Uniform, Normal, TruncatedNormal, Constant                         first values
   tfctr.apply_gradients, minimize                                          training without Keras
+  tfctr.checkpoint_options    parts that saving and restoring leave out
   tfctr.warm_start            rows from variables, hashed tables, NumPy, Parquet
 """
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tfctr.bisecting import bisect
     from tfctr.converting import convert
     from tfctr.embedding import optimizers, warm_start
+    from tfctr.embedding.checkpoint import CheckpointOptions, checkpoint_options
     from tfctr.embedding.clock import ManualClock
     from tfctr.embedding.lookup import Lookup, embedding_lookup, embedding_lookup_group, embedding_lookup_sparse
     from tfctr.embedding.options import (
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BloomAdmission",
     "CapacityEviction",
+    "CheckpointOptions",
     "Constant",
     "CounterAdmission",
     "EmbeddingVariable",
@@ -69,6 +72,7 @@ __all__ = [
     "__version__",
     "apply_gradients",
     "bisect",
+    "checkpoint_options",
     "convert",
     "embedding_lookup",
     "embedding_lookup_group",
@@ -85,6 +89,7 @@ __all__ = [
 _FROM = {
     "tfctr.bisecting": ("bisect",),
     "tfctr.converting": ("convert",),
+    "tfctr.embedding.checkpoint": ("CheckpointOptions", "checkpoint_options"),
     "tfctr.embedding.clock": ("ManualClock",),
     "tfctr.embedding.lookup": ("Lookup", "embedding_lookup", "embedding_lookup_group", "embedding_lookup_sparse"),
     "tfctr.embedding.options": (
@@ -105,7 +110,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     **{name: (module, name) for module, names in _FROM.items() for name in names},
 }
 
-_library.load_with_tensorflow()
+_library.load_with_tensorflow(then=["tfctr.embedding.checkpoint"])
 
 
 def __getattr__(name: str) -> Any:

@@ -28,6 +28,7 @@ _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"
 _lock = threading.RLock()
 _ops: Any = None
 _quiet_import = False
+_then: list[str] = []  # modules that are imported once the ops are registered
 
 
 def installed_tensorflow() -> str | None:
@@ -81,6 +82,8 @@ def load() -> Any:
                 _ops = tf.load_op_library(str(OPS_LIBRARY))
             except tf.errors.OpError as error:
                 raise InternalError(f"the op library does not load: {OPS_LIBRARY}: {error.message}") from error
+            for module in _then:
+                importlib.import_module(module)
         return _ops
 
 
@@ -144,8 +147,13 @@ def check_isa() -> None:
         raise UsageError(str(error)) from error
 
 
-def load_with_tensorflow() -> None:
-    """Checks TensorFlow's version; loads the ops now if TensorFlow is imported, else right after it will be."""
+def load_with_tensorflow(then: Iterable[str] = ()) -> None:
+    """Checks TensorFlow's version; loads the ops now if TensorFlow is imported, else right after it will be.
+
+    Args:
+      then: modules to import once the ops are loaded: they tell TensorFlow how to save and load our objects.
+    """
+    _then.extend(then)
     check_tensorflow(installed_tensorflow())
     if "tensorflow" in sys.modules:
         load()

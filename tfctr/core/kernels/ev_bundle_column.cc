@@ -63,15 +63,16 @@ absl::Status BundleColumn::Open(DataType dtype, int64_t rows, int64_t width) {
 
 absl::Status BundleColumn::Read(int64_t first, int64_t rows, Tensor* to) {
   if (!sliced_) {
-    if (!whole_.IsInitialized()) {
+    if (!has_whole_) {
       whole_ = Tensor(dtype_, width_ == 0 ? TensorShape({rows_}) : TensorShape({rows_, width_}));
       TF_RETURN_IF_ERROR(Failed(reader_->Lookup(name_, &whole_)));
+      has_whole_ = true;
     }
     *to = first == 0 && rows == rows_ ? whole_ : whole_.Slice(first, first + rows);
     return absl::OkStatus();
   }
   const TensorShape shape = width_ == 0 ? TensorShape({rows}) : TensorShape({rows, width_});
-  if (!to->IsInitialized() || to->dtype() != dtype_ || to->shape() != shape) *to = Tensor(dtype_, shape);
+  if (to->dtype() != dtype_ || to->shape() != shape) *to = Tensor(dtype_, shape);
   TensorSlice slice(shape.dims());
   slice.set_start(0, first);
   slice.set_length(0, rows);

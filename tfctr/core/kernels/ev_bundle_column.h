@@ -49,6 +49,7 @@ class BundleColumn {
   int64_t width_ = 0;
   bool sliced_ = false;
   std::vector<std::pair<int64_t, int64_t>> pieces_;
+  bool has_whole_ = false;
   tensorflow::Tensor whole_;
 };
 

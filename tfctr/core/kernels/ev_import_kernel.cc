@@ -165,6 +165,11 @@ class EvImportCountersOp : public OpKernel {
       OP_REQUIRES_OK(context, CheckShape(*variable, names[i], context->input(3 + i), TensorShape({n}), i > 0));
     }
     if (bloom.NumElements() > 0) {
+      OP_REQUIRES(
+          context, table->admission()->config().kind == AdmissionConfig::Kind::kBloom,
+          absl::InvalidArgumentError(absl::StrCat("import of counters into embedding variable '", variable->name(),
+                                                  "': cells of a Bloom filter came, but it "
+                                                  "counts keys one by one")));
       const Status written =
           table->admission()->WriteState(0, static_cast<uint64_t>(bloom.NumElements()), bloom.flat<uint8_t>().data());
       OP_REQUIRES(context, written.ok(), ToTensorFlow(written));

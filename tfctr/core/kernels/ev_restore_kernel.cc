@@ -19,6 +19,7 @@ using tensorflow::Env;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
 using tensorflow::tstring;
 
 class EvRestoreOp : public OpKernel {
@@ -36,9 +37,11 @@ class EvRestoreOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     tstring prefix;
-    int64_t step = 0;
     OP_REQUIRES_OK(context, GetScalar(context, 0, "prefix", &prefix));
-    OP_REQUIRES_OK(context, GetScalar(context, 1, "step", &step));
+    const Tensor& steps = context->input(1);
+    OP_REQUIRES(context, steps.dims() == 1 && steps.NumElements() == count_,
+                absl::InvalidArgumentError(absl::StrCat(type_string(), ": step has shape ", steps.shape().DebugString(),
+                                                        ", expected [", count_, "]")));
     BundleReader reader(Env::Default(), prefix);
     OP_REQUIRES(context, reader.status().ok(),
                 absl::Status(reader.status().code(),
@@ -48,7 +51,8 @@ class EvRestoreOp : public OpKernel {
     for (int i = 0; i < count_; ++i) OP_REQUIRES_OK(context, GetEv(context, 2 + i, &variables[i]));
     for (size_t i = 0; i < variables.size(); ++i) {
       OP_REQUIRES_OK(context, LoadTable(&reader, prefix, names_[i], variables[i]->config(), parts_,
-                                        variables[i]->NowAt(step), OnThreads(context), &tables[i]));
+                                        variables[i]->NowAt(steps.vec<int64_t>()(static_cast<int64_t>(i))),
+                                        OnThreads(context), &tables[i]));
     }
     for (size_t i = 0; i < variables.size(); ++i) variables[i]->Swap(std::move(tables[i]));
   }

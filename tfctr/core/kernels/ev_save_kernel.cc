@@ -85,18 +85,22 @@ class EvSaveOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     tstring prefix;
-    int64_t step = 0;
     OP_REQUIRES_OK(context, GetScalar(context, 0, "prefix", &prefix));
-    OP_REQUIRES_OK(context, GetScalar(context, 1, "step", &step));
+    const Tensor& steps = context->input(1);
+    OP_REQUIRES(context, steps.dims() == 1 && steps.NumElements() == count_,
+                absl::InvalidArgumentError(absl::StrCat(type_string(), ": step has shape ", steps.shape().DebugString(),
+                                                        ", expected [", count_, "]")));
     std::vector<tensorflow::core::RefCountPtr<EvResource>> variables(static_cast<size_t>(count_));
     for (int i = 0; i < count_; ++i) OP_REQUIRES_OK(context, GetEv(context, 2 + i, &variables[i]));
-    for (const auto& variable : variables) {
-      if (!variable->config().evict_on_save) continue;
+    std::vector<Now> nows;
+    for (int i = 0; i < count_; ++i) {
+      nows.push_back(variables[i]->NowAt(steps.vec<int64_t>()(i)));
+      if (!variables[i]->config().evict_on_save || nows.back().step < 0) continue;
       EvictionResult result;
-      const Status evicted = variable->Evict(variable->NowAt(step), /*dry_run=*/false, &result);
+      const Status evicted = variables[i]->Evict(nows.back(), /*dry_run=*/false, &result);
       OP_REQUIRES(context, evicted.ok(), ToTensorFlow(evicted));
     }
-    const absl::Status saved = Save(prefix, step, variables);
+    const absl::Status saved = Save(prefix, nows, variables);
     if (!saved.ok()) RemoveFiles(prefix);
     OP_REQUIRES_OK(context, saved);
     Tensor* written = nullptr;
@@ -105,7 +109,7 @@ class EvSaveOp : public OpKernel {
   }
 
  private:
-  absl::Status Save(const std::string& prefix, int64_t step,
+  absl::Status Save(const std::string& prefix, const std::vector<Now>& nows,
                     const std::vector<tensorflow::core::RefCountPtr<EvResource>>& variables) const {
     RemoveLeftovers(prefix);
     absl::Status status;
@@ -114,7 +118,7 @@ class EvSaveOp : public OpKernel {
       status = writer.status();
       for (size_t i = 0; i < variables.size() && status.ok(); ++i) {
         const EvResource& variable = *variables[i];
-        status = SaveTable(variable.table(), variable.config_text(), names_[i], parts_, variable.NowAt(step), &writer);
+        status = SaveTable(variable.table(), variable.config_text(), names_[i], parts_, nows[i], &writer);
         if (!status.ok()) {
           status = absl::Status(status.code(), absl::StrCat("saving embedding variable '", variable.name(), "' to '",
                                                             prefix, "': ", status.message()));

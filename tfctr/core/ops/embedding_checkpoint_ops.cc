@@ -25,6 +25,15 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
+// Inputs: a prefix, the step of each table, the tables.
+absl::Status PrefixStepsTables(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+  TF_RETURN_IF_ERROR(c->Merge(c->input(1), c->Vector(c->num_inputs() - 2), &unused));
+  for (int i = 2; i < c->num_inputs(); ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  return absl::OkStatus();
+}
+
 absl::Status AllScalars(InferenceContext* c) {
   ShapeHandle unused;
   for (int i = 0; i < c->num_inputs(); ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
@@ -43,7 +52,7 @@ REGISTER_OP("TfctrEvSave")
     .Attr("steps: bool = true")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(AllScalars(c));
+      TF_RETURN_IF_ERROR(PrefixStepsTables(c));
       c->set_output(0, c->Scalar());
       return absl::OkStatus();
     })
@@ -53,7 +62,8 @@ Streams tables into one TensorFlow bundle `prefix`, slice by slice: extra memory
 The rows of each shard are of one moment. Keys inserted after the save of their table began may be left out. The files
 are synced before the op returns, and removed where it fails. Tables that evict on save do so first.
 
-step: the model's step, for eviction on save and as the age of rows where steps are left out; -1 where there is none.
+step: [N], the step of each table: for eviction on save, and as last step of all rows where steps are left out; -1 where
+  there is none.
 names: the tensors of handle i are called names[i]/keys and so on; "" gives them no folder.
 slots, counters, steps: false leaves optimizer slots; frequency and counters of keys not admitted; last steps and times
   out of the checkpoint.
@@ -70,12 +80,13 @@ REGISTER_OP("TfctrEvRestore")
     .Attr("counters: bool = true")
     .Attr("steps: bool = true")
     .SetIsStateful()
-    .SetShapeFn(AllScalars)
+    .SetShapeFn(PrefixStepsTables)
     .Doc(R"doc(
 Replaces the contents of tables by what TfctrEvSave wrote. New tables are built aside and take their place together:
 after an error every table is what it was, and a lookup meanwhile sees the old or the new rows, never some of both.
 
-step: taken as last step of rows where the checkpoint has none or `steps` is false; -1 takes the checkpoint's step.
+step: [N], for each table the last step of its rows where the checkpoint has none or `steps` is false; -1 takes the step
+  of the save.
 slots, counters, steps: false leaves those out: slots get their initial values, counts begin at 0, rows are as old as
   the restore.
 )doc");

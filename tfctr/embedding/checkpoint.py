@@ -1,0 +1,196 @@
+"""Embedding variables in checkpoints and SavedModels: part of TensorFlow's own files, streamed, nothing beside them.
+
+Importing this module (`import tfctr` does, as soon as TensorFlow is there) registers how tables are saved and restored,
+so `tf.train.Checkpoint`, `CheckpointManager`, `tf.saved_model.save` and Keras' `model.export` need nothing more. The
+tensors of a table that a checkpoint calls NAME are `NAME/keys`, `NAME/values`, `NAME/slots/SLOT` and so on
+(tfctr/core/ops/embedding_checkpoint_ops.cc lists them); `tf.train.load_checkpoint` reads them.
+
+A table may be restored into any number of shards, and under other admission and eviction policies. Another `dim`, dtype
+or set of optimizer slots is refused by name; `checkpoint_options` leaves parts out, when saving as when restoring:
+
+>>> with checkpoint_options(slots=False):          # for serving, or to change the optimizer
+...     tf.train.Checkpoint(model=model).write("weights")
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.saved_model import registration
+from tensorflow.python.trackable import resource
+
+from tfctr.core import library
+
+_PACKAGE, _NAME = "tfctr", "EmbeddingVariable"  # in checkpoints and SavedModels: must stay as they are
+NO_STEP = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointOptions:
+    """Which parts of tables are saved, or taken from a checkpoint; keys and values always are.
+
+    Attributes:
+      slots: optimizer slots. Left out: every slot has its initial value after the restore.
+      counters: counts of keys that are not admitted yet, and frequencies of rows. Left out: counting starts at 0, and a
+        row's frequency at what admits a key.
+      steps: step and time of each row's last update. Left out: every row is as old as if inserted at the restore.
+    """
+
+    slots: bool = True
+    counters: bool = True
+    steps: bool = True
+
+
+_EVERYTHING = CheckpointOptions()
+_options: contextvars.ContextVar[CheckpointOptions] = contextvars.ContextVar("checkpoint_options", default=_EVERYTHING)
+
+
+@contextlib.contextmanager
+def checkpoint_options(*, slots: bool = True, counters: bool = True, steps: bool = True) -> Iterator[None]:
+    """Leaves parts of all embedding variables out of what is saved, and of what is restored, in the `with` block.
+
+    An object that is restored when it is created (a deferred restore) follows the options of that moment.
+
+    Args:
+      slots: keep optimizer slots.
+      counters: keep counts of keys that are not admitted, and frequencies.
+      steps: keep step and time of last updates.
+    """
+    token = _options.set(CheckpointOptions(slots, counters, steps))
+    try:
+        yield
+    finally:
+        _options.reset(token)
+
+
+def current_options() -> CheckpointOptions:
+    """The options of the innermost `checkpoint_options`."""
+    return _options.get()
+
+
+class CheckpointedTable(tf.saved_model.experimental.TrackableResource):
+    """Base of everything that holds a table: what the registered saver below takes.
+
+    It is a resource, no variable: checkpoint code would save a variable by a code path that knows variables only, and
+    load an empty table.
+    """
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """The table, a resource scalar."""
+        return self.resource_handle
+
+    def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> list[Any]:
+        captured = super()._export_to_saved_model_graph(object_map, tensor_map, **kwargs)
+        # Registered savers are traced with the copy in the SavedModel's graph, so its handle stands for itself.
+        copied = object_map[self].resource_handle
+        tensor_map[copied] = copied
+        return captured
+
+
+class LoadedEmbeddingVariable(CheckpointedTable):
+    """An embedding variable that `tf.saved_model.load` read: the model's functions use it, and save it with them."""
+
+    @classmethod
+    def _deserialize_from_proto(cls, object_proto: Any, dependencies: Mapping[str, Any], **_: Any) -> Any:
+        loaded = cls(device=object_proto.resource.device)
+        creator = dependencies.get("_create_resource")
+        if creator is not None:
+            loaded._create_resource = creator
+        return loaded
+
+    # As TensorFlow's own loaded resources take their functions and children.
+    _add_trackable_child = resource.RestoredResource._add_trackable_child
+
+
+def _steps(tables: list[Any]) -> tf.Tensor:
+    """The step of each table; NO_STEP where it can't be known: while a function is traced, or after a load."""
+    traced = tf.inside_function()
+    values = []
+    for table in tables:
+        step = None if traced else getattr(table, "step", None)
+        values.append(tf.constant(NO_STEP, tf.int64) if step is None else tf.cast(tf.convert_to_tensor(step), tf.int64))
+    return tf.stack(values)
+
+
+def _by_device(trackables: Mapping[str, Any]) -> list[tuple[str, list[str], list[Any]]]:
+    """(device, names, tables): one op for each device that holds tables, such as a parameter server's."""
+    groups: dict[str, dict[str, Any]] = {}
+    for name, table in trackables.items():
+        groups.setdefault(table.resource_handle.device, {})[name] = table
+    return [(device, list(group), list(group.values())) for device, group in groups.items()]
+
+
+def save_tables(prefix: tf.Tensor | str, tables: Mapping[str, Any]) -> list[tf.Tensor]:
+    """Writes tables into bundles, one for each device that holds some.
+
+    Args:
+      prefix: of the bundle; "-1", "-2", ... is put behind it for further devices.
+      tables: name in the bundle -> embedding variable.
+
+    Returns:
+      The prefixes, string scalars; in a graph they are there once the bundles are.
+    """
+    written = []
+    for i, (device, names, group) in enumerate(_by_device(tables)):
+        with tf.device(device):
+            written.append(
+                library.load().tfctr_ev_save(
+                    prefix=tf.strings.join([prefix, f"-{i}"]) if i else prefix,
+                    step=_steps(group),
+                    handles=[table.resource_handle for table in group],
+                    names=names,
+                    **dataclasses.asdict(current_options()),
+                )
+            )
+    return written
+
+
+def restore_tables(prefix: tf.Tensor | str, tables: Mapping[str, Any]) -> list[Any]:
+    """Replaces the contents of tables by what a checkpoint has under their names, all of them or, on an error, none.
+
+    Tables of several devices are all or none by device.
+
+    Returns:
+      The operations in a graph; Nones in eager mode.
+    """
+    restored = []
+    for device, names, group in _by_device(tables):
+        with tf.device(device):
+            restored.append(
+                library.load().tfctr_ev_restore(
+                    prefix=prefix,
+                    step=_steps(group),
+                    handles=[table.resource_handle for table in group],
+                    names=names,
+                    **dataclasses.asdict(current_options()),
+                )
+            )
+    return restored
+
+
+def _save(trackables: Mapping[str, Any], file_prefix: tf.Tensor) -> list[tf.Tensor]:
+    return save_tables(file_prefix, trackables)
+
+
+def _restore(trackables: Mapping[str, Any], merged_prefix: tf.Tensor) -> None:
+    restore_tables(merged_prefix, trackables)
+
+
+def _is_table(trackable: Any) -> bool:
+    return isinstance(trackable, CheckpointedTable)
+
+
+def _register() -> None:
+    if registration.get_registered_class(f"{_PACKAGE}.{_NAME}") is not None:
+        return
+    registration.register_serializable(package=_PACKAGE, name=_NAME, predicate=_is_table)(LoadedEmbeddingVariable)
+    registration.register_checkpoint_saver(
+        package=_PACKAGE, name=_NAME, predicate=_is_table, save_fn=_save, restore_fn=_restore
+    )
+
+
+_register()
