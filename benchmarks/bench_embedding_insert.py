@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,12 +22,15 @@ import numpy as np
 
 from benchmarks import tfra_client
 from benchmarks.embedding_duel import (
+    CLOCKS,
     Times,
     free_memory,
     machine,
+    now,
     ratio,
     restart_with_huge_pages,
     times_line,
+    use_clock,
     verdict,
     write_json,
 )
@@ -51,10 +53,10 @@ def _batches(rows: int) -> list[Any]:
 
 
 def _timed(insert: Callable[[Any], object], batches: list[Any], size: Callable[[], int], rows: int) -> float:
-    begin = time.perf_counter()
+    begin = now()
     for keys in batches:
         insert(keys)
-    seconds = time.perf_counter() - begin
+    seconds = now() - begin
     if size() != rows:
         raise AssertionError(f"{size()} rows in the table, {rows} inserted")
     return seconds
@@ -140,14 +142,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--huge-pages", action="store_true", help="for every contestant, through glibc")
     parser.add_argument("--quick", action="store_true", help="16/300000, one round: does it run?")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of the process; for a busy machine")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args(argv)
     if args.huge_pages:
         restart_with_huge_pages()
     configure(threads=1)
+    use_clock(args.clock)
     sizes = "16/300000" if args.quick else args.sizes
     print(f"batches of {BATCH:,} new keys, 1 thread, {machine()}; min / median / p99", flush=True)
-    worker = tfra_client.TfraWorker(1, args.huge_pages) if tfra_client.available() else None
+    worker = tfra_client.TfraWorker(1, args.huge_pages, args.clock) if tfra_client.available() else None
     points = []
     for size in sizes.split(","):
         dim, _, rows = size.partition("/")

@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks import tfra_client
 from benchmarks.embedding_duel import (
+    CLOCKS,
     Run,
     duel,
     free_memory,
@@ -26,6 +27,7 @@ from benchmarks.embedding_duel import (
     ratio,
     restart_with_huge_pages,
     times_line,
+    use_clock,
     verdict,
     write_json,
 )
@@ -119,6 +121,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--skip", default="", help="opponents to leave out: gather,dense,mutable,tfra")
     parser.add_argument("--huge-pages", action="store_true")
     parser.add_argument("--quick", action="store_true", help="100,000 rows, few rounds: does it run?")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of the process; for a busy machine")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args(argv)
     if args.huge_pages:
@@ -129,8 +132,9 @@ def main(argv: list[str] | None = None) -> int:
     if "tfra" in opponents and not tfra_client.available():
         opponents.remove("tfra")
     configure(args.threads)
+    use_clock(args.clock)
     print(f"batches of {BATCH:,} ids, {args.threads} thread(s), {machine()}; min / median / p99", flush=True)
-    worker = tfra_client.TfraWorker(args.threads, args.huge_pages) if "tfra" in opponents else None
+    worker = tfra_client.TfraWorker(args.threads, args.huge_pages, args.clock) if "tfra" in opponents else None
     points = []
     for rows in sizes:
         for dim in (int(n) for n in args.dims.split(",")):

@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks import tfra_client
 from benchmarks.embedding_duel import (
+    CLOCKS,
     HUGE,
     Run,
     duel,
@@ -30,6 +31,7 @@ from benchmarks.embedding_duel import (
     machine,
     ratio,
     times_line,
+    use_clock,
     verdict,
     write_json,
 )
@@ -95,13 +97,14 @@ def measure(ours: Trainer, opponent: str, rows: int, batch: int, rounds: int, wo
 def run_here(args: argparse.Namespace) -> dict[str, Any]:
     """All opponents in this process, with the pages that it was started with."""
     tf = configure(threads=1)
+    use_clock(args.clock)
     tf.random.set_seed(0)
     huge = HUGE in os.environ.get("GLIBC_TUNABLES", "")
     opponents = [name for name in (*OPPONENTS, "tfra") if name not in args.skip.split(",")]
     if "tfra" in opponents and not tfra_client.available():
         opponents.remove("tfra")
     print(f"{FEATURES} x {args.rows:,} rows x {DIM}, batch {args.batch}, 1 thread, {machine()}; min / median / p99")
-    worker = tfra_client.TfraWorker(1, huge) if "tfra" in opponents else None
+    worker = tfra_client.TfraWorker(1, huge, args.clock) if "tfra" in opponents else None
     ours = Ours(FEATURES, args.rows, DIM)
     points = []
     for opponent in opponents:
@@ -119,6 +122,7 @@ def in_process(args: argparse.Namespace, pages: str) -> dict[str, Any]:
         figures = pathlib.Path(folder) / "figures.json"
         command = [sys.executable, "-m", "benchmarks.bench_embedding_step", "--pages", "here", "--json", str(figures)]
         command += ["--rows", str(args.rows), "--batch", str(args.batch), "--rounds", str(args.rounds)]
+        command += ["--clock", args.clock]
         subprocess.run([*command, "--skip", args.skip], check=True, env=environment)
         return json.loads(figures.read_text())
 
@@ -134,6 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--skip", default="", help="opponents to leave out: hand,tf_keras,keras3,tfra")
     parser.add_argument("--quick", action="store_true", help="10,000 rows, few rounds: does it run?")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of the process; for a busy machine")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args(argv)
     if args.quick:

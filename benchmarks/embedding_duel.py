@@ -14,6 +14,7 @@ import math
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,19 @@ import numpy as np
 
 Run = Callable[[int], float]
 HUGE = "glibc.malloc.hugetlb=1"
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+_clock = time.perf_counter
+
+
+def use_clock(name: str) -> None:
+    """ "wall", or "cpu": seconds of all threads of the process, which waiting for a busy core does not lengthen."""
+    global _clock
+    _clock = CLOCKS[name]
+
+
+def now() -> float:
+    """Seconds on the clock in use."""
+    return _clock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +121,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": model[0].partition(":")[2].strip() if model else "unknown",
         "cores": os.cpu_count(),
+        "clock": next(name for name, clock in CLOCKS.items() if clock is _clock),
         "load": os.getloadavg()[0],
         "huge_pages": HUGE in os.environ.get("GLIBC_TUNABLES", ""),
     }

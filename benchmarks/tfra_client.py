@@ -19,7 +19,7 @@ PYTHON = ROOT / ".venv-tfra" / "bin" / "python"
 class TfraWorker:
     """A running worker; ``call("lookup", batch=3)`` returns its answer. A context manager."""
 
-    def __init__(self, threads: int = 1, huge_pages: bool = False):
+    def __init__(self, threads: int = 1, huge_pages: bool = False, clock: str = "wall"):
         environment = {
             "PATH": "/usr/bin:/bin",
             "TF_USE_LEGACY_KERAS": "1",
@@ -27,7 +27,7 @@ class TfraWorker:
             "CUDA_VISIBLE_DEVICES": "-1",
         } | ({"GLIBC_TUNABLES": HUGE} if huge_pages else {})
         self._process = subprocess.Popen(
-            [str(PYTHON), "-m", "benchmarks.tfra_worker", "--threads", str(threads)],
+            [str(PYTHON), "-m", "benchmarks.tfra_worker", "--threads", str(threads), "--clock", clock],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
