@@ -23,6 +23,7 @@ from tensorflow.python.saved_model import registration
 from tensorflow.python.trackable import resource
 
 from tfctr.core import library
+from tfctr.errors import UsageError
 
 _PACKAGE, _NAME = "tfctr", "EmbeddingVariable"  # in checkpoints and SavedModels: must stay as they are
 NO_STEP = -1
@@ -177,6 +178,12 @@ def _save(trackables: Mapping[str, Any], file_prefix: tf.Tensor) -> list[tf.Tens
 
 
 def _restore(trackables: Mapping[str, Any], merged_prefix: tf.Tensor) -> None:
+    if not tf.executing_eagerly() and not tf.inside_function():
+        # tf.train.Checkpoint never runs what registered savers add to a TF1 graph: the tables would stay empty.
+        raise UsageError(
+            f"embedding variables {sorted(trackables)}: tf.train.Checkpoint can't restore them into a TF1 graph, use "
+            f"tf.compat.v1.train.Saver"
+        )
     restore_tables(merged_prefix, trackables)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfctr.embedding import keys as key_conversion
-from tfctr.embedding import naming, ops, table_config
+from tfctr.embedding import naming, ops, saver_v1, table_config
 from tfctr.embedding import option_values as check
 from tfctr.embedding.checkpoint import CheckpointedTable
 from tfctr.embedding.clock import ManualClock
@@ -122,6 +122,8 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
             self._clock = clock
             if clock is not None:
                 self._start_clock(clock)
+            if not self._eager:
+                saver_v1.add_to_graph(self)
 
     def _protected_keys(self, keys: Sequence[Any]) -> list[int]:
         return key_conversion.protected(self.owner, self._key_dtype, keys)
