@@ -2,9 +2,11 @@
 //
 // Work is cut into pieces of a few thousand keys, of whichever lookup, and spread over the intra-op threads. A piece
 // goes block by block: find 256 keys (index and rows are prefetched), then copy or combine their rows while they are in
-// the cache. A training lookup first counts and inserts: all occurrences of a call count before any of its rows is
-// read.
+// the cache. A training lookup first counts and inserts: all occurrences of a call in one table count before any of its
+// rows is read. Many tables are worked on side by side, each by one thread.
 #include <algorithm>
+#include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
@@ -23,10 +25,11 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 constexpr int64_t kPieceKeys = 4096;
-constexpr int64_t kCyclesPerKey = 150;  // a key that is found, its row aside
+constexpr int64_t kTableKeys = 1 << 16;  // a training call with more of one table is spread within the table
+constexpr int64_t kCyclesPerKey = 150;   // a key that is found, its row aside
 constexpr size_t kBlock = EmbeddingTable::kFindBlock;
 
-// Rows [begin, end) of the output of lookup `lookup`.
+// Rows [begin, end) of the output of a lookup.
 struct Piece {
   size_t lookup;
   int64_t begin;
@@ -55,7 +58,7 @@ class EvLookupOp : public OpKernel {
     if (training) {
       OP_REQUIRES_OK(context, Train(context, lookups, step, outputs));
     } else {
-      RunPieces(context, lookups, [&](const Piece& piece) {
+      RunPieces(context, lookups.data(), lookups.data() + lookups.size(), [&](const Piece& piece) {
         const EvLookup& lookup = lookups[piece.lookup];
         const ReadGuard guard(*lookup.table);
         Read(lookup, piece, nullptr, outputs[piece.lookup]);
@@ -83,11 +86,11 @@ class EvLookupOp : public OpKernel {
   }
 
   template <typename Work>
-  static void RunPieces(OpKernelContext* context, const std::vector<EvLookup>& lookups, const Work& work) {
+  static void RunPieces(OpKernelContext* context, const EvLookup* first, const EvLookup* last, const Work& work) {
     std::vector<Piece> pieces;
     int64_t cycles = 0;
-    for (size_t i = 0; i < lookups.size(); ++i) {
-      const EvLookup& lookup = lookups[i];
+    for (size_t i = 0; first + i < last; ++i) {
+      const EvLookup& lookup = first[i];
       cycles += lookup.n * (kCyclesPerKey + lookup.spec->pooling.dim) + lookup.rows;
       const int64_t count = std::max<int64_t>(1, (lookup.n + kPieceKeys - 1) / kPieceKeys);
       const int64_t rows = std::max<int64_t>(1, (lookup.rows + count - 1) / count);
@@ -115,6 +118,15 @@ class EvLookupOp : public OpKernel {
       lookup.table->Find(lookup.keys + begin, n, block);
       return block;
     };
+    if (!lookup.spec->combined() && !pooling.limited()) {
+      const size_t n = static_cast<size_t>(last - first);
+      if (found != nullptr) {
+        lookup.table->CopyRows(found + first, n, out);
+      } else {
+        lookup.table->Gather(lookup.keys + first, n, out);
+      }
+      return;
+    }
     if (!lookup.spec->combined()) {
       for (int64_t at = first; at < last; at += kBlock) {
         const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, last - at));
@@ -131,48 +143,80 @@ class EvLookupOp : public OpKernel {
     pooler.Finish();
   }
 
+  // A table with the lookups of this call that ask it: they count together, before any of their rows is read.
+  struct TableCall {
+    std::vector<size_t> lookups;
+    int64_t n = 0;  // keys
+  };
+
+  static std::vector<TableCall> ByTable(const std::vector<EvLookup>& lookups) {
+    std::vector<TableCall> calls;
+    std::unordered_map<const EmbeddingTable*, size_t> place;
+    for (size_t i = 0; i < lookups.size(); ++i) {
+      const auto [at, added] = place.emplace(lookups[i].table.get(), calls.size());
+      if (added) calls.emplace_back();
+      calls[at->second].lookups.push_back(i);
+      calls[at->second].n += lookups[i].n;
+    }
+    return calls;
+  }
+
+  // Counts and inserts the keys of a table, then gives `read` each of its lookups with the rows of the keys.
+  template <typename Reader>
+  static absl::Status TrainTable(const std::vector<EvLookup>& lookups, const TableCall& call, int64_t step,
+                                 const Parallel& parallel, const Reader& read) {
+    const EvLookup& first = lookups[call.lookups[0]];
+    const size_t n = static_cast<size_t>(call.n);
+    std::vector<int64_t> joined;
+    if (call.lookups.size() > 1) {
+      joined.reserve(n);
+      for (const size_t i : call.lookups) joined.insert(joined.end(), lookups[i].keys, lookups[i].keys + lookups[i].n);
+    }
+    const int64_t* keys = joined.empty() ? first.keys : joined.data();
+    const std::unique_ptr<float*[]> rows(new float*[n]);
+    ReadGuard guard(*first.table);
+    if (first.ev->frozen()) {
+      first.table->Find(keys, n, rows.get());
+    } else {
+      const Status status = first.table->FindOrInsert(&guard, keys, n, first.ev->NowAt(step), rows.get(), parallel);
+      if (!status.ok()) return ToTensorFlow(status);
+    }
+    float* const* found = rows.get();
+    for (const size_t i : call.lookups) {
+      read(i, found);
+      found += lookups[i].n;
+    }
+    return absl::OkStatus();
+  }
+
   static absl::Status Train(OpKernelContext* context, const std::vector<EvLookup>& lookups, int64_t step,
                             const std::vector<float*>& outputs) {
-    std::vector<std::unique_ptr<ReadGuard>> guards;
-    std::vector<std::vector<float*>> found(lookups.size());
-    const Parallel parallel = OnThreads(context);
-    for (size_t i = 0; i < lookups.size(); ++i) {
-      const EvLookup& lookup = lookups[i];
-      const auto same = [&lookup](const EvLookup& other) { return other.table == lookup.table; };
-      if (std::any_of(lookups.begin(), lookups.begin() + static_cast<ptrdiff_t>(i), same)) continue;
-      // A table that is looked up several times in this call is asked once, for the keys of all: they count together.
-      std::vector<size_t> sharing;
-      std::vector<int64_t> joined;
-      for (size_t j = i; j < lookups.size(); ++j) {
-        if (same(lookups[j])) sharing.push_back(j);
-      }
-      size_t n = static_cast<size_t>(lookup.n);
-      if (sharing.size() > 1) {
-        for (size_t j : sharing) joined.insert(joined.end(), lookups[j].keys, lookups[j].keys + lookups[j].n);
-        n = joined.size();
-      }
-      const int64_t* keys = joined.empty() ? lookup.keys : joined.data();
-      std::vector<float*> rows(n);
-      guards.push_back(std::make_unique<ReadGuard>(*lookup.table));
-      if (lookup.ev->frozen()) {
-        lookup.table->Find(keys, n, rows.data());
-      } else {
-        TF_RETURN_IF_ERROR(ToTensorFlow(
-            lookup.table->FindOrInsert(guards.back().get(), keys, n, lookup.ev->NowAt(step), rows.data(), parallel)));
-      }
-      if (sharing.size() == 1) {
-        found[i] = std::move(rows);
-        continue;
-      }
-      auto from = rows.begin();
-      for (size_t j : sharing) {
-        found[j].assign(from, from + lookups[j].n);
-        from += lookups[j].n;
-      }
+    const std::vector<TableCall> calls = ByTable(lookups);
+    int64_t cycles = 0;
+    int64_t largest = 0;
+    for (const TableCall& call : calls) {
+      cycles += call.n * (2 * kCyclesPerKey + lookups[call.lookups[0]].spec->pooling.dim);
+      largest = std::max(largest, call.n);
     }
-    RunPieces(context, lookups, [&](const Piece& piece) {
-      Read(lookups[piece.lookup], piece, found[piece.lookup].data(), outputs[piece.lookup]);
+    if (calls.size() == 1 || largest > kTableKeys) {  // tables one by one, each by all threads
+      for (const TableCall& call : calls) {
+        TF_RETURN_IF_ERROR(TrainTable(lookups, call, step, OnThreads(context), [&](size_t i, float* const* found) {
+          RunPieces(context, &lookups[i], &lookups[i] + 1,
+                    [&](const Piece& piece) { Read(lookups[i], piece, found, outputs[i]); });
+        }));
+      }
+      return absl::OkStatus();
+    }
+    std::vector<absl::Status> done(calls.size());
+    const int64_t count = static_cast<int64_t>(calls.size());
+    RunSharded(context, count, cycles / count + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        done[c] = TrainTable(lookups, calls[c], step, nullptr, [&](size_t i, float* const* found) {
+          Read(lookups[i], Piece{i, 0, lookups[i].rows}, found, outputs[i]);
+        });
+      }
     });
+    for (const absl::Status& status : done) TF_RETURN_IF_ERROR(status);
     return absl::OkStatus();
   }
 
