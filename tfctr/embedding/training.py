@@ -157,7 +157,7 @@ def _check_pair(gradient: Any, variable: Any) -> None:
             f"{variable.owner}: the gradient is {type(gradient).__name__}, expected tf.IndexedSlices of rows "
             f"[n, {variable.dim}] by int64 keys [n]"
         )
-    values, keys = gradient.values, gradient.indices
+    values, keys = tf.convert_to_tensor(gradient.values), tf.convert_to_tensor(gradient.indices)
     if values.dtype != tf.float32 or keys.dtype != tf.int64:
         raise InputError(
             f"{variable.owner}: the gradient has {values.dtype.name} rows by {keys.dtype.name} keys, expected float32 "
