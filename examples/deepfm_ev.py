@@ -186,7 +186,7 @@ def _train(model: Any, data: ClickData, epochs: int, tell: Narrator) -> list[flo
     """Trains in order of time; losses by epoch."""
     batches, losses = dataset(data.train, data.train_labels), []
     for epoch in range(epochs):
-        losses.append(float(model.fit(batches, verbose=0).history["loss"][0]))
+        losses.append(float(model.fit(batches, shuffle=False, verbose=0).history["loss"][0]))
         tell("train", f"epoch {epoch + 1} of {epochs}, loss {losses[-1]:.4f}")
     return losses
 

@@ -43,7 +43,7 @@ def deepfm_ev(
             admission=field.admission,
             eviction=field.eviction,
             optimizer=tfctr.optimizers.Adagrad(learning_rate),
-            name=field.name,
+            name=f"table_{field.name}",
         )
         row = table(inputs[field.name])
         first.append(row[:, :1])
@@ -61,5 +61,9 @@ def deepfm_ev(
 
 
 def tables(model: keras.Model) -> dict[str, Any]:
-    """The embedding variables of a model, by layer name."""
-    return {layer.name: layer.table for layer in model.layers if isinstance(layer, tfctr.keras.Embedding)}
+    """The embedding variables of a model, by field name."""
+    return {
+        layer.name.removeprefix("table_"): layer.table
+        for layer in model.layers
+        if isinstance(layer, tfctr.keras.Embedding)
+    }
