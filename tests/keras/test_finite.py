@@ -40,9 +40,7 @@ def test_check_finite_refuses_the_whole_step(value, eager):
     model = trained(tfctr.keras.check_finite(keras.optimizers.Adam(0.1)), run_eagerly=eager)
     rows, dense = rows_of(table(model)), model.get_weights()
     steps = int(model.optimizer.iterations.numpy())
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"the gradient of '.*' holds NaN or Inf; the step was not"
-    ):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the gradient of .* holds NaN or Inf; the step was not"):
         model.fit(*poisoned(value), batch_size=8, verbose=0)
     assert rows_of(table(model)) == rows
     assert all(np.array_equal(*pair) for pair in zip(dense, model.get_weights(), strict=True))
@@ -54,7 +52,7 @@ def test_check_finite_refuses_the_whole_step(value, eager):
 def test_a_dense_gradient_alone_is_enough():
     optimizer = tfctr.keras.check_finite(keras.optimizers.SGD(1.0))
     one, two = keras.Variable([1.0], name="one"), keras.Variable([2.0], name="two")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="the gradient of 'two' holds NaN or Inf"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the gradient of two holds NaN or Inf"):
         optimizer.apply([tf.constant([1.0]), tf.constant([np.nan])], [one, two])
     assert (float(one[0]), float(two[0])) == (1.0, 2.0)
     optimizer.apply([tf.constant([1.0]), None], [one, two])

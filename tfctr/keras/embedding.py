@@ -86,7 +86,8 @@ class Embedding(keras.layers.Layer):
         given = {"admission": admission, "eviction": eviction, "optimizer": optimizer, **table_options}
         self._given = options_config.GivenOptions({"key_dtype": self._ids.key_dtype.name, **given})
         self.table = EmbeddingVariable(dim, self.name, **self._given.values)
-        self._facade = TableVariable(self.table, self.name)
+        with keras.name_scope(self.name, caller=self):
+            self._facade = TableVariable(self.table, self.name)
         self.built = True
 
     @property

@@ -63,7 +63,7 @@ class TableVariable(keras.Variable):
         resource_variable_ops.variable_accessed(self)
 
     def assign(self, value: Any) -> None:
-        """Updates the table's rows from their gradient.
+        """Updates the table's rows from their gradient; a frozen table is passed over.
 
         Args:
           value: the IndexedSlices that a tape gives for this variable.
@@ -85,6 +85,8 @@ class TableVariable(keras.Variable):
                 f"layer.table.apply_gradients(gradient, learning_rate=..., step=...)"
             )
         checks.check_optimizer(self._layer, optimizer)
+        if self._table.frozen:
+            return
         self._table.apply_gradients(
             value,
             learning_rate=optimizer.learning_rate if self._follows_model() else None,

@@ -46,26 +46,21 @@ def _checking(optimizer: keras.optimizers.Optimizer, apply: Callable[..., Any]) 
     def checked(grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         grads = list(grads)
         variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
-        with tf.control_dependencies(_assertions(grads, variables)):
+        with tf.control_dependencies(_assertion(grads, variables)):
             return apply(grads, None if trainable_variables is None else variables)
 
     return checked
 
 
-def _assertions(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """One op per gradient that fails where it is not finite; in eager mode it fails here."""
-    made = []
-    for grad, variable in zip(grads, variables, strict=False):
-        if grad is None:
-            continue
-        name = getattr(variable, "path", None) or variable.name
-        numbers = grad.values if isinstance(grad, tf.IndexedSlices) else grad
-        made.append(
-            tf.debugging.assert_equal(
-                tf.reduce_all(tf.math.is_finite(numbers)),
-                True,
-                message=f"the gradient of {name!r} holds NaN or Inf; the step was not applied",
-                summarize=0,
-            )
-        )
-    return [op for op in made if op is not None]
+def _assertion(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """An op that fails where a gradient is not finite, naming the first such variable; in eager mode it fails here."""
+    given = [(grad, variable) for grad, variable in zip(grads, variables, strict=False) if grad is not None]
+    if not given:
+        return []
+    names = [getattr(variable, "path", None) or variable.name for _, variable in given]
+    numbers = [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad, _ in given]
+    finite = tf.stack([tf.reduce_all(tf.math.is_finite(one)) for one in numbers])
+    first = tf.gather(names, tf.argmin(tf.cast(finite, tf.int32)))
+    message = tf.strings.join(["the gradient of ", first, " holds NaN or Inf; the step was not applied"])
+    op = tf.debugging.Assert(tf.reduce_all(finite), [message])
+    return [] if op is None else [op]
