@@ -179,6 +179,16 @@ Status CheckOptimizer(const OptimizerConfig& config) {
   return Status::Ok();
 }
 
+Status CheckStep(const OptimizerConfig& config, const UpdateStep& step) {
+  const std::string rate = "the learning rate is " + Text(step.learning_rate);
+  if (!std::isfinite(step.learning_rate)) return Status::Invalid(rate + ", expected a finite number");
+  if (config.kind == Kind::kFtrl && step.learning_rate <= 0) {
+    return Status::Invalid(rate + ", which optimizer ftrl divides by: expected a number above 0");
+  }
+  if (step.step < 0) return Status::Invalid("the step is " + std::to_string(step.step) + ", expected 0 or more");
+  return Status::Ok();
+}
+
 std::vector<SlotSpec> SlotsOf(const OptimizerConfig& config, int dim) {
   const float initial = static_cast<float>(config.initial_accumulator);
   switch (config.kind) {

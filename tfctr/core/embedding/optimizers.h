@@ -87,6 +87,10 @@ struct UpdateStep {
   int64_t step = 0;  // model-wide, before this update: 0 in the first one, as optimizer.iterations
 };
 
+// kInvalid where an update with this step would ruin every row that it touches: a learning rate that is not finite, 0
+// or below with ftrl (it is divided by), or a step below 0.
+TFCTR_EXPORT Status CheckStep(const OptimizerConfig& config, const UpdateStep& step);
+
 // Updates rows[i] with grads[i*dim .. i*dim+dim). A null row is skipped (its key has no row any more). `layout` must be
 // that of SlotsOf(config, dim).
 TFCTR_EXPORT void ApplyRows(const OptimizerConfig& config, const RowLayout& layout, const UpdateStep& step,

@@ -248,7 +248,7 @@ void TestPartsOfABatch() {
 
 void TestLearningRateZeroLeavesValues() {
   for (const OptimizerConfig& config : Configs()) {
-    if (config.kind == Kind::kFtrl) continue;  // divides by it: stock gives NaN, the caller refuses it
+    if (config.kind == Kind::kFtrl) continue;  // divides by it: CheckStep refuses it
     const RowLayout layout = LayoutOf(config, 8);
     Rows before(layout, kRows), after(layout, kRows);
     const std::vector<float> grads = Gradients(kRows * 8, 6);
@@ -329,6 +329,17 @@ void TestCheck() {
   CHECK_FAILS(OptimizerKind("adamax").status(), Code::kInvalid, "'adamax', expected one of sgd, adagrad,");
 }
 
+void TestCheckStep() {
+  for (const OptimizerConfig& config : Configs()) {
+    CHECK_OK(CheckStep(config, {0.1f, 0}));
+    CHECK_FAILS(CheckStep(config, {std::numeric_limits<float>::quiet_NaN(), 0}), Code::kInvalid,
+                "learning rate is nan");
+    CHECK_FAILS(CheckStep(config, {std::numeric_limits<float>::infinity(), 0}), Code::kInvalid, "is inf");
+    CHECK_FAILS(CheckStep(config, {0.1f, -1}), Code::kInvalid, "step is -1");
+    CHECK_EQ(CheckStep(config, {0.0f, 0}).ok(), config.kind != Kind::kFtrl);
+  }
+}
+
 }  // namespace
 }  // namespace tfctr
 
@@ -341,4 +352,5 @@ int main() {
   tfctr::TestLazyAdamStartsLate();
   tfctr::TestAdagradDecayCatchesUp();
   tfctr::TestCheck();
+  tfctr::TestCheckStep();
 }

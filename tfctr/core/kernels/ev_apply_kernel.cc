@@ -78,6 +78,11 @@ class EvApplyOp : public OpKernel {
     }
     TF_RETURN_IF_ERROR(GetScalar(context, 3 * tables_ + i, "a learning rate", &update->step.learning_rate));
     update->step.step = step;
+    const Status usable = CheckStep(config.optimizer, update->step);
+    if (!usable.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("update of embedding variable '", config.name, "': ", usable.message));
+    }
     update->keys = keys.flat<int64_t>().data();
     update->grads = grads.flat<float>().data();
     update->n = static_cast<size_t>(keys.NumElements());
