@@ -1,7 +1,10 @@
 """`EmbeddingVariable` in TF1 graphs: sessions, stock optimizers for the dense part, global_step, parameter servers."""
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -193,3 +196,13 @@ def test_tables_live_on_parameter_servers(cluster: Any) -> None:
             other = tfctr.EmbeddingVariable(4, "users_0", optimizer=tfctr.optimizers.SGD(0.5))
         with pytest.raises(tf.errors.InvalidArgumentError, match="'users_0' already, with another configuration"):
             session.run(other.size())
+
+
+@pytest.mark.parametrize("program", ["tf1_training", "parameter_servers"])
+def test_whole_programs(program: str, tmp_path: Path) -> None:
+    """In processes of their own: they switch off eager mode, or join a cluster, for good."""
+    path = Path(__file__).parent / "programs" / f"{program}.py"
+    run = subprocess.run(
+        [sys.executable, path, tmp_path / "model"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert run.returncode == 0 and run.stdout.splitlines()[-1:] == ["trained"], run.stdout + run.stderr
