@@ -87,8 +87,10 @@ class CheckpointedTable(tf.saved_model.experimental.TrackableResource):
     def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> list[Any]:
         captured = super()._export_to_saved_model_graph(object_map, tensor_map, **kwargs)
         # Registered savers are traced with the copy in the SavedModel's graph, so its handle stands for itself.
-        copied = object_map[self].resource_handle
-        tensor_map[copied] = copied
+        copy = object_map[self]
+        tensor_map[copy.resource_handle] = copy.resource_handle
+        # The copy goes when the SavedModel is written. A loaded table's function would destroy the original with it.
+        copy._destroy_resource = _nothing
         return captured
 
 
@@ -105,6 +107,10 @@ class LoadedEmbeddingVariable(CheckpointedTable):
 
     # As TensorFlow's own loaded resources take their functions and children.
     _add_trackable_child = resource.RestoredResource._add_trackable_child
+
+
+def _nothing() -> None:
+    """Destroys nothing."""
 
 
 def _steps(tables: list[Any]) -> tf.Tensor:
