@@ -30,6 +30,7 @@ IndexArray* IndexArray::New(size_t capacity) {
     if (memory != nullptr) std::memset(memory, 0, bytes);
   } else {
     memory = MapMemory(bytes);
+    if (memory != nullptr) TouchMemory(memory, bytes);
   }
   if (memory == nullptr) return nullptr;
   IndexArray* const array = static_cast<IndexArray*>(memory);

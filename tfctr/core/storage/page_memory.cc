@@ -30,6 +30,12 @@ void* MapMemory(size_t bytes) {
   return wide + front;
 }
 
+void TouchMemory(void* memory, size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  ::madvise(memory, Pages(bytes), MADV_POPULATE_WRITE);  // an old kernel refuses: pages then come one by one, when used
+#endif
+}
+
 void UnmapMemory(void* memory, size_t bytes) {
   if (memory != nullptr) ::munmap(memory, Pages(bytes));
 }

@@ -14,6 +14,9 @@ inline constexpr size_t kHugePage = size_t{2} << 20;
 // Zeroed memory, aligned to kSmallPage; from kHugePage bytes on aligned to that and advised to be huge pages. Null when
 // the system has no more. Give `bytes` to UnmapMemory as they were asked for.
 void* MapMemory(size_t bytes);
+// Gets all pages of mapped memory at once, for what will be written everywhere soon: several times cheaper than a fault
+// for each page, and than two where it is read before it is written.
+void TouchMemory(void* memory, size_t bytes);
 void UnmapMemory(void* memory, size_t bytes);
 
 }  // namespace tfctr

@@ -227,7 +227,7 @@ class Missing {
   std::vector<uint32_t> admitted_;  // of the distinct keys
 };
 
-constexpr int kMostRooms = 64;  // of a call: then other threads are using what it makes
+constexpr int kMostRooms = 256;  // of a call: then other threads are using what it makes
 
 }  // namespace
 
@@ -242,16 +242,18 @@ Status EmbeddingTable::FindOrInsert(ReadGuard* guard, const int64_t* keys, size_
   std::vector<uint32_t> positions = Look(*this, keys, n, rows, parallel);
   if (positions.empty()) return Status::Ok();
   Missing missing(this, state_.get(), keys, std::move(positions), now, rows);
+  uint64_t rooms = state_->rooms.load(std::memory_order_relaxed);
   Status status = missing.Insert(parallel);
   bool guard_left = false;
-  for (int rooms = 0; status.code == Code::kNoSpace && rooms < kMostRooms; ++rooms) {
+  for (int tries = 0; status.code == Code::kNoSpace && tries < kMostRooms; ++tries) {
     gate.unlock();
     guard->Leave();
-    const bool made = state_->MakeRoomFor(this, missing.Left());
+    const bool made = state_->MakeRoomFor(this, missing.Left(), rooms);
     guard->Enter();
     gate.lock();
     guard_left = true;
     if (!made) break;
+    rooms = state_->rooms.load(std::memory_order_relaxed);
     status = missing.Insert(parallel);
   }
   if (guard_left && status.ok()) Find(keys, n, rows);

@@ -203,7 +203,9 @@ bool TableState::Reclaim() {
   return !gone.empty();
 }
 
-bool TableState::MakeRoomFor(EmbeddingTable* self, size_t rows) {
+bool TableState::MakeRoomFor(EmbeddingTable* self, size_t rows, uint64_t rooms_seen) {
+  // One at a time: two would choose the same rows.
+  std::lock_guard<std::mutex> lock(room_mutex);
   const auto until = std::chrono::steady_clock::now() + kPatience;
   for (bool asked = false;; asked = true) {
     while (any_retired.load(std::memory_order_acquire)) {
@@ -211,10 +213,10 @@ bool TableState::MakeRoomFor(EmbeddingTable* self, size_t rows) {
       if (std::chrono::steady_clock::now() > until) return false;  // a reader does not leave
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
-    if (asked || make_room == nullptr) return false;
-    if (make_room(self, rows) == 0) return false;
-    // Another thread may have reclaimed them already.
-    if (!any_retired.load(std::memory_order_acquire)) return true;
+    // Another call made room since the caller last tried, or somebody else reclaimed what this one made.
+    if (asked || rooms.load(std::memory_order_relaxed) != rooms_seen) return true;
+    if (make_room == nullptr || make_room(self, rows) == 0) return false;
+    rooms.fetch_add(1, std::memory_order_relaxed);
   }
 }
 

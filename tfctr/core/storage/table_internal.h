@@ -71,8 +71,9 @@ struct TableState {
   // Takes locks. True when something was freed.
   bool Reclaim();
   // max_bytes is reached: reclaims, or erases `rows` rows by make_room and waits for the readers to leave. False when
-  // nothing could be freed. No lock and no guard of the caller is held.
-  bool MakeRoomFor(EmbeddingTable* self, size_t rows);
+  // nothing could be freed. `rooms_seen`: `rooms` before the caller found none. No lock and no guard of the caller is
+  // held.
+  bool MakeRoomFor(EmbeddingTable* self, size_t rows, uint64_t rooms_seen);
 
   struct Retired {
     uint64_t tag;
@@ -91,6 +92,8 @@ struct TableState {
   std::atomic<uint64_t> used_bytes{0};
   std::atomic<uint64_t> largest_index{0};  // bytes: what a rebuild of any shard may need
   EmbeddingTable::MakeRoom make_room;
+  std::mutex room_mutex;
+  std::atomic<uint64_t> rooms{0};  // that make_room made
 
   mutable Epochs epochs;
   std::mutex retired_mutex;
@@ -101,8 +104,8 @@ struct TableState {
 
   // In locking order.
   HandoverMutex structure;  // erasing, snapshots
-  std::mutex admission;     // counting, admitting and inserting of keys without a row, where there is admission
   mutable UpdateGate gate;  // shared: updates, training lookups. Exclusive: erasing, copying
+  std::mutex admission;     // counting, admitting and inserting of keys without a row, where there is admission
 };
 
 // Inserts into one shard: entries are placed with rows that nobody else sees, the caller initialises the rows, Publish

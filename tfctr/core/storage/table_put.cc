@@ -124,9 +124,9 @@ Status EmbeddingTable::Put(const int64_t* keys, size_t n, const RowColumns& colu
     const ByShard by_shard(*state_, keys + at, nullptr, count);
     const PutTask task(state_.get(), keys + at, part);
     std::vector<Status> done(by_shard.shards());
+    std::shared_lock<UpdateGate> gate(state_->gate);
     std::unique_lock<std::mutex> admission(state_->admission, std::defer_lock);
     if (this->admission() != nullptr) admission.lock();
-    std::shared_lock<UpdateGate> gate(state_->gate);
     RunTasks(parallel, by_shard.shards(), [&](size_t s) {
       if (!by_shard.empty(s)) done[s] = task.Run(s, by_shard.begin(s), by_shard.end(s));
     });
