@@ -142,7 +142,7 @@ class _AdamLike(Optimizer):
     beta_1: float
     beta_2: float
     epsilon: float
-    _slots = ("momentum", "velocity")
+    _slots: tuple[str, ...] = ("momentum", "velocity")
 
     def _check_adam(self) -> None:
         check.real(self, "beta_1", self.beta_1, low=0, below=1)

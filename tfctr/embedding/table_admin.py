@@ -72,14 +72,16 @@ class TableAdmin:
     """The part of `EmbeddingVariable` that is about the table as a whole."""
 
     if TYPE_CHECKING:
-        owner: str
-        dim: int
-        handle: Any
+        handle: Any  # of EmbeddingVariable, as all of these
         step: Any
-        options: TableOptions
 
-        def as_keys(self, ids: Any) -> Any:
-            """See EmbeddingVariable."""
+        @property
+        def owner(self) -> str: ...
+
+        @property
+        def options(self) -> TableOptions: ...
+
+        def as_keys(self, ids: Any) -> Any: ...
 
     def size(self) -> Any:
         """How many keys have a row."""
