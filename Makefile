@@ -41,7 +41,7 @@ lint: build
 	@git ls-files 'tfctr/*.cc' 'tfctr/*.h' 'benchmarks/*.cc' 'benchmarks/*.h' | xargs -r .venv/bin/clang-format --dry-run --Werror
 	@$(PYTEST) -q -p no:cacheprovider tests/test_layering.py
 
-check-native: setup  ## The C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+check-native: setup  ## The C++ tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
 	@tools/check_native.sh
 
 bazel: setup  ## libtfctr_ops.so by Bazel (Debian's bazel-bootstrap; see docs/building.md)

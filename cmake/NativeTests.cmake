@@ -1,6 +1,6 @@
 # Every tfctr/core/*/*_test.cc becomes one executable over the TensorFlow-free sources (storage/, lookup/, engines/, and
 # what of openvino/ needs no OpenVINO), run by ctest. Included by CMakeLists.txt when TFCTR_NATIVE_TESTS is on;
-# `make check-native` does it under ASan and UBSan.
+# `make check-native` does it under ASan and UBSan, and under TSan for the tests that start threads.
 find_package(Threads REQUIRED)
 enable_testing()
 if(TFCTR_SANITIZE)
@@ -14,6 +14,10 @@ if(plain_sources)
   target_include_directories(tfctr_plain PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
   target_link_libraries(tfctr_plain PUBLIC Threads::Threads)
   foreach(source IN LISTS test_sources)
+    file(STRINGS ${source} starts_threads REGEX "#include <thread>")
+    if(TFCTR_SANITIZE STREQUAL "thread" AND NOT starts_threads)
+      continue()
+    endif()
     get_filename_component(name ${source} NAME_WE)
     add_executable(${name} ${source})
     target_link_libraries(${name} PRIVATE tfctr_plain)

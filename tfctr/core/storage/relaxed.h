@@ -4,7 +4,7 @@
 // the row as a whole may be a mixture), so the accesses are relaxed. Counters, steps and times are always relaxed
 // atomics. Floats are relaxed atomics in a ThreadSanitizer build, which then reports every *other* race; elsewhere they
 // are plain accesses of aligned words, which the CPU never tears, because compilers vectorise no atomic access
-// (relaxed_test.cc checks both).
+// (tests/core/test_relaxed.py checks both).
 // Thread-safety: that's the point. Cost: none; loops over LoadRelaxed and StoreRelaxed vectorise as over plain arrays.
 #ifndef TFCTR_CORE_STORAGE_RELAXED_H_
 #define TFCTR_CORE_STORAGE_RELAXED_H_
