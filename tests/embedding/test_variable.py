@@ -1,8 +1,10 @@
 """`EmbeddingVariable` in eager mode and `tf.function`: keys, training, steps, eviction, freezing, names, bad input."""
 
+import copy
 import gc
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -440,3 +442,47 @@ def test_a_variable_says_what_it_is() -> None:
         table(key_dtype=tf.float32)
     with pytest.raises(UsageError, match="protected_keys hold 'a', expected whole numbers"):
         table(eviction=tfctr.StepEviction(1, protected_keys=["a"]))
+
+
+def test_several_replicas_are_refused() -> None:
+    strategy = tf.distribute.MirroredStrategy(["/CPU:0"])
+    with strategy.scope():
+        assert table().size() == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(strategy), "num_replicas_in_sync", property(lambda self: 2))
+        with strategy.scope(), pytest.raises(UsageError, match="'users': the strategy has 2 replicas, expected one"):
+            table()
+
+
+def test_copies_do_not_take_the_table_along() -> None:
+    users = table()
+    users.lookup([1], training=True)
+    with pytest.raises(UsageError, match="'users': it can't be copied"):
+        copy.deepcopy({"users": users})
+    shallow = copy.copy(users)
+    assert shallow.size() == 1
+    del shallow
+    gc.collect()
+    assert users.size() == 1
+
+
+def test_the_step_is_saved_and_restored(tmp_path: Path) -> None:
+    users = table(eviction=tfctr.StepEviction(3))
+    for _ in range(5):
+        users.lookup([1], training=True)
+        users.apply_gradients(slices([1], [[1.0] * 4]))
+    path = tf.train.Checkpoint(users=users).save(str(tmp_path / "model"))
+    again = table(eviction=tfctr.StepEviction(3))
+    tf.train.Checkpoint(users=again).restore(path).assert_consumed()
+    assert int(again.step) == 5 and again.export().last_step.tolist() == [4]
+    np.testing.assert_array_equal(again.lookup([1]), users.lookup([1]))
+    assert again.evict(step=8).rows == 1
+
+
+def test_a_group_counts_and_steps_together() -> None:
+    users, items = table(record_frequency=True), table(name="items", admission=tfctr.CounterAdmission(3))
+    rows = tfctr.embedding_lookup_group([(users, [1, 2]), (items, [5]), (users, [1]), (items, [5, 5])], training=True)
+    assert [part.shape[0] for part in rows] == [2, 1, 1, 2]
+    assert users.frequency([1, 2]).tolist() == [2, 1] and items.frequency([5]).tolist() == [3]
+    np.testing.assert_array_equal(rows[1][0], rows[3][1])
+    assert np.abs(rows[1]).max() > 0

@@ -255,3 +255,24 @@ def test_in_a_session_of_a_tf1_graph(files: Path) -> None:
             words, static, ["x", "y"], lambda i: tf.strings.length(i), session=session
         )
         assert hashed == 2 and session.run(size) == 52
+
+
+def test_many_blocks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_start, "BLOCK_ROWS", 7)
+    users = table(record_frequency=True)
+    keys = np.concatenate([KEYS, KEYS[:3]])
+    rows, slots = np.concatenate([ROWS, ROWS[10:13]]), np.concatenate([SLOTS, SLOTS[10:13]])
+    assert warm_start.from_numpy(users, keys, rows, slots={"accumulator": slots}, frequency=np.arange(53)) == 53
+    check_rows(users, keys[3:], rows[3:], slots[3:])
+    assert users.frequency(keys[3:]).tolist() == list(range(3, 53))
+    hashed = table("hashed")
+    assert warm_start.from_hashed_table(hashed, ROWS, KEYS, lambda ids: ids % 50, slots={"accumulator": SLOTS}) == 50
+    check_rows(hashed, KEYS, ROWS[KEYS % 50], SLOTS[KEYS % 50])
+
+
+def test_a_hashed_table_with_a_bad_bucket_changes_nothing() -> None:
+    users, rows = table(), ROWS.copy()
+    rows[49, 0] = np.nan
+    with pytest.raises(InputError, match="values hold nan in row 49, column 0"):
+        warm_start.from_hashed_table(users, rows, KEYS, lambda ids: ids % 50)
+    assert users.size() == 0

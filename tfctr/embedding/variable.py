@@ -63,8 +63,8 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
         server.
 
     Raises:
-      UsageError: an option is wrong, or the name is taken; names the variable, the option, what came and what was
-        expected.
+      UsageError: an option is wrong, the name is taken, or a strategy with several replicas is in scope; names the
+        variable, what came and what was expected.
     """
 
     def __init__(
@@ -89,9 +89,15 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
         clock: ManualClock | None = None,
         shared_name: str | None = None,
     ) -> None:
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
         with tf.init_scope():
             self._eager = tf.executing_eagerly()
             self._name = naming.variable_name(name, self._eager)
+            if replicas > 1:
+                raise UsageError(
+                    f"{self.owner}: the strategy has {replicas} replicas, expected one: a table lives once, and would "
+                    f"take their gradients one by one; use one device, or parameter servers"
+                )
             self._key_dtype = key_conversion.key_dtype(self.owner, key_dtype)
             self._options = table_config.table_options(
                 self._name,
@@ -114,6 +120,7 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
             self._config = self._options.to_json(self._protected_keys)
             self._shared_name = naming.table_name(self._name, shared_name, self._eager)
             self._keeps_table = shared_name is not None
+            self._made_by = id(self)  # a copy.copy has another id, and must not destroy the table
             self._frozen = False
             super().__init__(device="/CPU:0")
             self._make_table()
@@ -143,10 +150,16 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
         return ops.handle(self._config, shared_name=self._shared_name, name=self._name.replace("/", "_").lstrip("."))
 
     def _destroy_resource(self) -> None:
-        # A copy that tf.saved_model.save made has a handle of that graph, and nothing to destroy.
         handle = self._resource_handle
-        if self._eager and not self._keeps_table and handle is not None and not tf.is_symbolic_tensor(handle):
+        mine = self._eager and not self._keeps_table and self._made_by == id(self)
+        if mine and handle is not None:
             tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "EmbeddingVariable":
+        raise UsageError(
+            f"{self.owner}: it can't be copied: a copy of its handle would be the same table; make another variable "
+            f"and give it the rows (tfctr.warm_start.from_numpy, or a checkpoint)"
+        )
 
     # What it is
 

@@ -1,9 +1,8 @@
-"""Rows that a table begins with: from a static variable, a hashed table, NumPy arrays, a lookup table, or Parquet
-files.
+"""Rows that a table begins with: from static variables, hashed tables, NumPy arrays, lookup tables, Parquet files.
 
 Keys get their rows whatever the admission option is; rows of keys that are there already are overwritten. A table may
-be warm started several times. Everything is checked before the first row is written, so after an error the table is as
-it was.
+be warm started several times. Input is checked before the first row is written, so after an InputError the table is as
+it was; a table that reaches its `max_bytes` keeps the rows that were written before.
 
 >>> tfctr.warm_start.from_variable(users, old_model.user_table)  # row i is key i
 >>> tfctr.warm_start.from_hashed_table(
@@ -61,8 +60,7 @@ def from_numpy(
     rows = _checked(variable, "values", values, len(ids), variable.dim)
     named = _checked_slots(variable, slots or {}, len(ids))
     counts = _checked_frequency(variable, frequency, len(ids))
-    with _writer(variable, tuple(named), session) as write:
-        write(ids, rows, list(named.values()), counts)
+    _write(variable, ids, rows, named, counts, session)
     return len(ids)
 
 
@@ -138,8 +136,11 @@ def from_hashed_table(
             f"{variable.owner}: bucket_of gave {buckets.min()} to {buckets.max()}, expected buckets of the table, 0 to "
             f"{len(rows) - 1}"
         )
-    held = {name: _array_of(variable, slot, session)[buckets] for name, slot in (slots or {}).items()}
-    return from_numpy(variable, known, rows[buckets], slots=held, session=session)
+    rows = _checked(variable, "values", rows, len(rows), variable.dim)
+    held = {name: _array_of(variable, slot, session) for name, slot in (slots or {}).items()}
+    named = _checked_slots(variable, held, len(rows))
+    _write(variable, known, rows, named, _checked_frequency(variable, None, 0), session, places=buckets)
+    return len(known)
 
 
 def from_lookup_table(variable: EmbeddingVariable, table: Any, *, session: Any = None) -> int:
@@ -294,6 +295,23 @@ def _run(tensor: Any, session: Any) -> Any:
     if session is not None and tf.is_tensor(tensor):
         return session.run(tensor)
     return tensor.numpy() if hasattr(tensor, "numpy") else tensor
+
+
+def _write(
+    variable: EmbeddingVariable,
+    ids: np.ndarray,
+    rows: np.ndarray,
+    slots: Mapping[str, np.ndarray],
+    frequency: np.ndarray,
+    session: Any,
+    places: np.ndarray | None = None,
+) -> None:
+    """Writes checked arrays block by block; id i gets row i, or row places[i]."""
+    with _writer(variable, tuple(slots), session) as write:
+        for first in range(0, len(ids), BLOCK_ROWS):
+            block = slice(first, first + BLOCK_ROWS)
+            at = block if places is None else places[block]
+            write(ids[block], rows[at], [slot[at] for slot in slots.values()], frequency[block])
 
 
 @contextlib.contextmanager
