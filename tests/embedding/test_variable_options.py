@@ -86,7 +86,7 @@ def config_of(name: str = "users", **given: Any) -> dict[str, Any]:
         (lambda: tfctr.optimizers.Ftrl(l1_regularization_strength=-1), "Ftrl: l1_regularization_strength is -1"),
         (
             lambda: tfctr.optimizers.SGD(clip_norm=1, clip_value=2),
-            "SGD: clip_norm is 1, expected None, because clip_value",
+            "SGD: clip_norm is 1.0, expected None, because clip_value",
         ),
         (lambda: tfctr.optimizers.SGD(clip_row_norm=0), "SGD: clip_row_norm is 0"),
         (lambda: tfctr.ManualClock(-1), "ManualClock: seconds is -1"),
@@ -142,7 +142,7 @@ def test_the_configuration_says_what_was_asked_for() -> None:
         "clip": {"kind": "norm", "limit": 2.0},
         "admission": {"kind": "counter", "min_count": 3},
         "eviction": [
-            {"kind": "ttl", "seconds": 60, "min_rows": 0, "protected_keys": []},
+            {"kind": "ttl", "seconds": 60.0, "min_rows": 0, "protected_keys": []},
             {"kind": "capacity", "max_rows": 10, "order": "lfu", "min_rows": 2, "protected_keys": [str(-(2**63)), "7"]},
         ],
         "evict_every_steps": 5,
@@ -171,6 +171,29 @@ def test_the_configuration_says_what_was_asked_for() -> None:
 def test_a_row_keeps_only_what_an_option_needs(given: dict[str, Any], kept: tuple[bool, bool, bool]) -> None:
     told = config_of(**given)
     assert (told["frequency"], told["last_step"], told["last_time"]) == kept
+
+
+def test_numpy_numbers_are_as_good_as_pythons() -> None:
+    told = config_of(
+        dim=np.int32(3),
+        seed=np.uint64(2**64 - 1),
+        initializer=tfctr.Normal(np.float32(0.5), 1),
+        optimizer=tfctr.optimizers.AdagradDecay(
+            np.float32(0.5), accumulator_decay_steps=np.int64(7), epsilon=1, clip_norm=np.float16(2)
+        ),
+        admission=tfctr.BloomAdmission(np.uint8(3), np.int64(100), np.float64(0.5), np.int64(8), np.int32(9)),
+        eviction=[
+            tfctr.StepEviction(np.int64(5), min_rows=np.int8(1), protected_keys=np.array([3, -1])),
+            tfctr.TtlEviction(np.float32(1.5)),
+            tfctr.L2Eviction(1),
+            tfctr.CapacityEviction(np.int64(9)),
+        ],
+        evict_every_steps=np.int64(2),
+        default_value=np.float32(1),
+    )
+    assert (told["dim"], told["seed"], told["initializer"]["mean"]) == (3, str(2**64 - 1), 0.5)
+    assert told["eviction"][0]["protected_keys"] == ["-1", "3"] and told["eviction"][2]["threshold"] == 1.0
+    assert tfctr.TtlEviction(60) == tfctr.TtlEviction(60.0) and isinstance(tfctr.TtlEviction(60).seconds, float)
 
 
 def test_seeds_differ_between_names_and_not_between_runs() -> None:

@@ -14,7 +14,6 @@ import tensorflow as tf
 from tfctr.embedding.options import Key
 from tfctr.errors import InputError, UsageError
 
-DTYPES = {"int64": tf.int64, "int32": tf.int32, "string": tf.string}
 _TAKES = {
     tf.int64: (tf.int64, tf.int32, tf.int16, tf.int8, tf.uint8, tf.uint16, tf.uint32),
     tf.int32: (tf.int32, tf.int16, tf.int8, tf.uint8, tf.uint16),

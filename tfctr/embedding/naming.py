@@ -47,13 +47,13 @@ def table_name(name: str, shared_name: str | None, eager: bool) -> str:
     if eager:
         return shared_name or f"{name}_{uuid.uuid4().hex}"
     shared = shared_name or name
-    taken = _of_graph.setdefault(tf.compat.v1.get_default_graph(), set())
-    if shared in taken:
+    names = _of_graph.setdefault(tf.compat.v1.get_default_graph(), set())
+    if shared in names:
         raise UsageError(
             f"embedding variable {name!r}: this graph has an embedding variable of that name; "
             f"share that object, or give another name"
         )
-    taken.add(shared)
+    names.add(shared)
     return shared
 
 

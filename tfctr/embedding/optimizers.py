@@ -1,9 +1,9 @@
 """Optimizers of embedding variables: which slots a row has, and how a summed gradient changes it.
 
 `tfctr.optimizers.Adagrad(0.05)` says what the fused update does to the rows of one variable. It runs in C++ over the
-rows whose keys have a gradient, and touches nothing else; gradients of equal keys are summed first. Formulas, defaults
-are those of Keras and `tf.raw_ops.ResourceSparseApply*` where stock TensorFlow has the method, so numbers agree with it
-within float32 rounding.
+rows whose keys have a gradient, and touches nothing else; gradients of equal keys are summed first. Formulas and
+defaults are those of Keras and `tf.raw_ops.ResourceSparseApply*` where stock TensorFlow has the method, so numbers
+agree with it within float32 rounding.
 
 Every optimizer takes:
   learning_rate: a number, a schedule (anything callable with the int64 step, as `keras.optimizers.schedules.*`), or

@@ -1,8 +1,11 @@
 """Checks of option values, shared by options and optimizers. No TensorFlow here: options cost nothing.
 
-Each check names the class and the argument, what came and what was expected, and hands back the value in its one form.
+Each check names the class and the argument, what came and what was expected, and hands back the value in its one form
+(a Python int or float, whatever NumPy type came). A dataclass that checks its own field has that form put into the
+field.
 """
 
+import dataclasses
 import math
 import numbers
 from typing import Any
@@ -24,7 +27,7 @@ def whole(owner: object, argument: str, value: Any, low: int, high: int = MAX_WH
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not low <= int(value) <= high:
         limit = "" if high == MAX_WHOLE else f" and <= {high}"
         raise refuse(owner, argument, value, f"a whole number >= {low}{limit}")
-    return int(value)
+    return _settled(owner, argument, int(value))
 
 
 def real(
@@ -49,11 +52,17 @@ def real(
             *([f"< {below:g}"] if below is not None else []),
         ]
         raise refuse(owner, argument, value, " ".join(["a finite number", " and ".join(bounds)]).strip())
-    return float(value)
+    return _settled(owner, argument, float(value))
 
 
 def flag(owner: object, argument: str, value: Any) -> bool:
     """True or False, nothing that merely counts as one."""
     if not isinstance(value, bool):
         raise refuse(owner, argument, value, "True or False")
+    return value
+
+
+def _settled(owner: object, argument: str, value: Any) -> Any:
+    if dataclasses.is_dataclass(owner):
+        object.__setattr__(owner, argument, value)  # its own check, in __post_init__: it may be frozen
     return value

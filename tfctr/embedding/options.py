@@ -136,6 +136,7 @@ class BloomAdmission(Admission):
     def __post_init__(self) -> None:
         if self.counter_bits not in (8, 16, 32):
             raise check.refuse(self, "counter_bits", self.counter_bits, "8, 16 or 32")
+        check.whole(self, "counter_bits", self.counter_bits, 8)
         check.whole(self, "min_count", self.min_count, 1, 2**self.counter_bits - 1)
         check.whole(self, "expected_keys", self.expected_keys, 1, 2**40)
         check.real(self, "false_positive_rate", self.false_positive_rate, above=0, below=1)

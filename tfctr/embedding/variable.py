@@ -30,10 +30,9 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
     """A table from ids to rows of `dim` float32 numbers that grows as ids appear and shrinks by rule.
 
     Every id of the key dtype is an ordinary key: negative ones, the extremes and 0 too. A row holds the value, the
-      optimizer's
-    slots, and what the options need. It works in eager mode, in `tf.function`, in TF1 graphs and on parameter servers,
-    is saved by `tf.train.Checkpoint`, `tf.saved_model.save` and TF1's `Saver` as tensors that
-    `tf.train.load_checkpoint` lists, and never moves to a GPU.
+    optimizer's slots, and what the options need. It works in eager mode, in `tf.function`, in TF1 graphs and on
+    parameter servers (whose processes must `import tfctr`), is saved by `tf.train.Checkpoint`, `tf.saved_model.save`
+    and TF1's `Saver` as tensors that `tf.train.load_checkpoint` lists, and never moves to a GPU.
 
     Args:
       dim: numbers of a row, 1 to 1,048,576.
@@ -59,8 +58,8 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
         and never written here. None: `tf.compat.v1.train.get_or_create_global_step()` in a TF1 graph, else a variable
         of this object's own that every `apply_gradients` moves forward by one.
       clock: a `tfctr.ManualClock`; None: the system's clock.
-      shared_name: eager mode only: a fixed name of the table, for several processes that find it on one parameter
-        server.
+      shared_name: a fixed name of the table, by which several processes find it on one parameter server. None: the
+        name in a TF1 graph, else one that no other variable has.
 
     Raises:
       UsageError: an option is wrong, the name is taken, or a strategy with several replicas is in scope; names the
