@@ -2,7 +2,6 @@
 // is the least of them. No key is stored. Cells only grow, so a count is never too small.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -10,6 +9,7 @@
 #include <string>
 
 #include "tfctr/core/storage/admission_impl.h"
+#include "tfctr/core/storage/page_memory.h"
 
 namespace tfctr {
 namespace {
@@ -46,15 +46,16 @@ std::string Describe(uint32_t groups, uint64_t cells, uint32_t bits) {
   return std::to_string(groups) + " x " + std::to_string(cells) + " cells of " + std::to_string(bits) + " bits";
 }
 
-struct FreeDeleter {
-  void operator()(void* memory) const { std::free(memory); }
+struct Unmap {
+  size_t bytes = 0;
+  void operator()(void* memory) const { UnmapMemory(memory, bytes); }
 };
 
 template <typename Cell>
 class BloomAdmission : public Admission {
  public:
   BloomAdmission(const AdmissionConfig& config, Geometry geometry, void* zeroed)
-      : Admission(config), geometry_(geometry), cells_(static_cast<Cell*>(zeroed)) {}
+      : Admission(config), geometry_(geometry), cells_(static_cast<Cell*>(zeroed), Unmap{CellBytes()}) {}
 
   void Add(const int64_t* keys, const uint32_t* counts, size_t n, Now now, uint8_t* admitted,
            uint32_t* totals) override {
@@ -205,15 +206,15 @@ class BloomAdmission : public Admission {
   }
 
   const Geometry geometry_;
-  std::unique_ptr<Cell, FreeDeleter> cells_;
+  std::unique_ptr<Cell, Unmap> cells_;
   int64_t epoch_ = kNoEpoch;
   mutable std::shared_mutex mutex_;  // alone: reset and restore; shared: everything else
 };
 
 template <typename Cell>
 Result<std::shared_ptr<Admission>> Make(const AdmissionConfig& config, Geometry geometry) {
-  // The system's zero pages: a filter takes memory as its cells are touched.
-  void* zeroed = std::calloc(geometry.groups * geometry.cells_per_group, sizeof(Cell));
+  // Zero pages, huge ones where the filter is large: cells are touched at random.
+  void* zeroed = MapMemory(geometry.groups * geometry.cells_per_group * sizeof(Cell));
   if (zeroed == nullptr) {
     return Status::NoSpace("BloomAdmission: no memory for " +
                            Describe(geometry.groups, geometry.cells_per_group, 8 * sizeof(Cell)) +
