@@ -202,7 +202,12 @@ class _Inputs:
         for known, place in self._splits_of:
             if known is source:
                 return place
-        made = tf.cast(source, tf.int64) if sparse is None else ops.row_splits_of(source, sparse.dense_shape)
+        if sparse is None:
+            made = tf.cast(source, tf.int64)
+        else:
+            made = ops.row_splits_of(source, sparse.dense_shape)
+            rows = sparse.shape[0] if sparse.shape.rank else None
+            made.set_shape([None if rows is None else rows + 1])
         self._splits_of.append((source, len(self.row_splits)))
         self.row_splits.append(made)
         return len(self.row_splits) - 1
@@ -246,6 +251,13 @@ class _Watched:
 
     def __init__(self, variable: EmbeddingVariable) -> None:
         self.handle = variable.handle
+        self._owner = variable.owner
+
+    def ref(self) -> Any:
+        raise UsageError(
+            f"{self._owner}: it is looked up within tf.recompute_grad or tf.custom_gradient, expected outside: give "
+            f"them the rows as an argument"
+        )
 
 
 def _tell_tapes(variable: EmbeddingVariable) -> None:
