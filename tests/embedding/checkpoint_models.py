@@ -161,10 +161,12 @@ def load_all(folder: Path) -> dict[str, np.ndarray]:
     found["manager"] = root.model(IDS).numpy()
     loaded = tf.saved_model.load(str(folder / "saved_model"))
     found["saved_model"] = loaded(IDS).numpy()
-    found["saved_model_twice"] = tf.saved_model.load(str(folder / "saved_model"))(IDS).numpy()
+    twice = tf.saved_model.load(str(folder / "saved_model"))
+    found["saved_model_twice"] = twice(IDS).numpy()
     tf.saved_model.save(loaded, str(folder / "again"))
     found["saved_model_v1_loader"] = _run_v1_loader(folder / "saved_model")
-    found["export"] = tf.saved_model.load(str(folder / "export")).serve(IDS).numpy()
+    exported = tf.saved_model.load(str(folder / "export"))
+    found["export"] = exported.serve(IDS).numpy()
     found["export_v1_loader"] = _run_v1_loader(folder / "export")
     model = keras_model()
     model.load_weights(str(folder / "model.weights.h5"))
@@ -187,4 +189,5 @@ def load_and_write(folder: str) -> None:
 
 def load_again_and_write(folder: str) -> None:
     """Loads the SavedModel that was saved from a loaded one."""
-    np.savez(Path(folder) / "again.npz", again=tf.saved_model.load(str(Path(folder) / "again"))(IDS).numpy())
+    loaded = tf.saved_model.load(str(Path(folder) / "again"))
+    np.savez(Path(folder) / "again.npz", again=loaded(IDS).numpy())

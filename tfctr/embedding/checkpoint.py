@@ -113,12 +113,11 @@ def _nothing() -> None:
     """Destroys nothing."""
 
 
-def _steps(tables: list[Any]) -> tf.Tensor:
-    """The step of each table; NO_STEP where it can't be known: while a function is traced, or after a load."""
-    traced = tf.inside_function()
+def _steps(tables: list[Any], known: bool) -> tf.Tensor:
+    """The step of each table; NO_STEP where it is not `known`, or the table has none (one of a loaded SavedModel)."""
     values = []
     for table in tables:
-        step = None if traced else getattr(table, "step", None)
+        step = getattr(table, "step", None) if known else None
         values.append(tf.constant(NO_STEP, tf.int64) if step is None else tf.cast(tf.convert_to_tensor(step), tf.int64))
     return tf.stack(values)
 
@@ -142,12 +141,13 @@ def save_tables(prefix: tf.Tensor | str, tables: Mapping[str, Any]) -> list[tf.T
       The prefixes, string scalars; in a graph they are there once the bundles are.
     """
     written = []
+    known = not tf.inside_function()  # a SavedModel's own functions must not need the step
     for i, (device, names, group) in enumerate(_by_device(tables)):
         with tf.device(device):
             written.append(
                 library.load().tfctr_ev_save(
                     prefix=tf.strings.join([prefix, f"-{i}"]) if i else prefix,
-                    step=_steps(group),
+                    step=_steps(group, known),
                     handles=[table.resource_handle for table in group],
                     names=names,
                     **dataclasses.asdict(current_options()),
@@ -165,12 +165,13 @@ def restore_tables(prefix: tf.Tensor | str, tables: Mapping[str, Any]) -> list[A
       The operations in a graph; Nones in eager mode.
     """
     restored = []
+    known = tf.executing_eagerly()  # a graph may restore the step at the same time
     for device, names, group in _by_device(tables):
         with tf.device(device):
             restored.append(
                 library.load().tfctr_ev_restore(
                     prefix=prefix,
-                    step=_steps(group),
+                    step=_steps(group, known),
                     handles=[table.resource_handle for table in group],
                     names=names,
                     **dataclasses.asdict(current_options()),

@@ -20,7 +20,7 @@ from tfctr.core import library
 from tfctr.embedding import checkpoint, ops
 from tfctr.embedding.options import BloomAdmission
 
-_STREAMED = "-tfctr.EmbeddingVariable"  # behind a checkpoint's prefix while it is written
+_STREAMED, _OTHERS = "-tfctr.EmbeddingVariable", "-tfctr.others"  # behind a prefix while it is written
 
 
 def add_to_graph(table: Any) -> None:
@@ -151,7 +151,7 @@ class StreamingSaverBuilder(stock_saver.BulkSaverBuilder):
         prefixes = checkpoint.save_tables(tf.strings.join([filename_tensor, _STREAMED]), tables)
         written: list[Any] = list(prefixes)
         if others:
-            prefixes.append(tf.strings.join([filename_tensor, "_temp/others"]))
+            prefixes.append(tf.strings.join([filename_tensor, _OTHERS]))
             written.append(super().save_op(prefixes[-1], others))
         with tf.control_dependencies(written):
             return tf.raw_ops.MergeV2Checkpoints(
