@@ -216,6 +216,38 @@ def test_variables_that_can_not_be_updated_say_so(make: Callable[[], EmbeddingVa
         users.apply_gradients(slices([1], [[1.0] * 4]))
 
 
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"step": 1.5}, InputError, "'users': step is 1.5, expected a whole number, or an int64 or int32 scalar"),
+        ({"step": "now"}, InputError, "'users': step is 'now'"),
+        ({"step": tf.constant([1])}, InputError, "'users': step is int32 (1,)"),
+        ({"step": -1}, tf.errors.InvalidArgumentError, "'users': "),
+        ({"learning_rate": "fast"}, UsageError, "'users': learning_rate is 'fast', expected a number or scalar tensor"),
+        ({"learning_rate": np.nan}, tf.errors.InvalidArgumentError, "'users': "),
+        ({"learning_rate": np.inf}, tf.errors.InvalidArgumentError, "'users': "),
+        (
+            {"learning_rate": [0.1, 0.2]},
+            tf.errors.InvalidArgumentError,
+            "a learning rate must be a scalar, got shape [2]",
+        ),
+    ],
+)
+def test_steps_and_rates_that_make_no_sense_change_nothing(given: dict[str, Any], error: type, words: str) -> None:
+    users = table()
+    rows = users.lookup([1], training=True).numpy()
+    with pytest.raises(error, match=re.escape(words)):
+        users.apply_gradients(slices([1], [[1.0] * 4]), **given)
+    np.testing.assert_array_equal(users.lookup([1]), rows)
+
+
+def test_a_limit_without_room_for_an_empty_table_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="'users': .*max_bytes = 10"):
+        table(max_bytes=10)
+    with pytest.raises(UsageError, match="'users': dry_run is 3, expected True or False"):
+        table(eviction=tfctr.StepEviction(1)).evict(dry_run=3)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_gradient_that_is_not_finite_changes_nothing(bad: float) -> None:
     users = table(name="users", optimizer=tfctr.optimizers.Adam(0.1))

@@ -14,7 +14,7 @@ from tfctr.core import library
 from tfctr.embedding import ops
 from tfctr.embedding import option_values as check
 from tfctr.embedding.options import Eviction
-from tfctr.errors import UsageError
+from tfctr.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from tfctr.embedding.table_config import TableOptions
@@ -141,6 +141,8 @@ class TableAdmin:
             raise UsageError(
                 f"{self.owner}: it has no eviction policy, expected eviction=tfctr.StepEviction(...) or another"
             )
+        if not tf.is_tensor(dry_run):
+            check.flag(self.owner, "dry_run", dry_run)
         evicted = ops.evict(self.handle, self._step_or(step), dry_run=dry_run)
         columns = (evicted.rule_rows, evicted.rule_counters, evicted.rule_bytes)
         by_policy = zip(policies, *(tf.unstack(column, len(policies)) for column in columns), strict=True)
@@ -160,7 +162,7 @@ class TableAdmin:
         return ops.reserve(self.handle, check.whole(self.owner, "rows", rows, 0, 2**40))
 
     def _step_or(self, step: Any) -> Any:
-        return tf.cast(tf.convert_to_tensor(self.step if step is None else step), tf.int64)
+        return as_step(self.owner, self.step if step is None else step)
 
     def _rows(self, slot_names: tuple[str, ...]) -> TableRows:
         if not tf.executing_eagerly():
@@ -200,6 +202,21 @@ class TableAdmin:
             last_step=last_step if options.keeps_last_step else None,
             last_time_ms=last_time if options.keeps_last_time else None,
         )
+
+
+def as_step(owner: str, step: Any) -> tf.Tensor:
+    """A step given as a whole number, a variable or a tensor, as int64 scalar.
+
+    Raises:
+      InputError: it is of another kind.
+    """
+    expected = "a whole number, or an int64 or int32 scalar"
+    if isinstance(step, bool | str | float):
+        raise InputError(f"{owner}: step is {step!r}, expected {expected}")
+    tensor = tf.convert_to_tensor(step, tf.int64) if isinstance(step, int) else tf.convert_to_tensor(step)
+    if tensor.dtype not in (tf.int64, tf.int32) or not tensor.shape.is_compatible_with([]):
+        raise InputError(f"{owner}: step is {tensor.dtype.name} {tensor.shape}, expected {expected}")
+    return tf.cast(tensor, tf.int64)
 
 
 def _value(tensor: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfctr.embedding import ops
+from tfctr.embedding.table_admin import as_step
 from tfctr.embedding.variable import EmbeddingVariable
 from tfctr.errors import InputError, UsageError
 
@@ -27,7 +28,7 @@ def common_step(variables: Sequence[EmbeddingVariable]) -> tf.Tensor:
     Variables that were given one step variable (as a model's should be) have just that.
     """
     steps = list({id(variable.step): variable.step for variable in variables}.values())
-    values = [tf.cast(tf.convert_to_tensor(step), tf.int64) for step in steps]
+    values = [as_step(variables[0].owner, step) for step in steps]
     return values[0] if len(values) == 1 else tf.reduce_max(tf.stack(values))
 
 
@@ -70,7 +71,7 @@ def apply_gradients(
         )
     merged = _merged(given)
     variables = [variable for _, variable in merged]
-    before = common_step(variables) if step is None else tf.cast(tf.convert_to_tensor(step), tf.int64)
+    before = common_step(variables) if step is None else as_step(variables[0].owner, step)
     rates = [_rate(variable, before, learning_rate) for variable in variables]
     applied = []
     for places in by_device(variables).values():
@@ -195,6 +196,8 @@ def _rate(variable: EmbeddingVariable, step: tf.Tensor, given: Any) -> Any:
         )
     if variable.frozen:
         raise UsageError(f"{variable.owner}: it is frozen, expected freeze(False) before an update")
+    if isinstance(given, str):
+        raise UsageError(f"{variable.owner}: learning_rate is {given!r}, expected a number or scalar tensor")
     rate = variable.optimizer.rate_at(step) if given is None else given
     if isinstance(rate, str):
         raise UsageError(

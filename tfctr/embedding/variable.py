@@ -137,7 +137,7 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
     def _make_table(self) -> None:
         try:
             handle = self.resource_handle
-        except tf.errors.InvalidArgumentError as error:
+        except (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError) as error:
             if naming.is_claimed(self._shared_name):
                 raise naming.taken(self._name, self._shared_name) from None
             said = re.sub(r"^\{\{.*?\}\} | \[Op:\w+\].*$", "", error.message)  # TensorFlow's frame around it
