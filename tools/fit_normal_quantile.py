@@ -52,7 +52,7 @@ def main() -> None:
     f = nodes(low, high)
     rest = (np.log1p(f) - f + f * f / 2) / f**3
     fit = np.polynomial.chebyshev.Chebyshev.fit(f, rest, 6, domain=[low, high])
-    r = fit.convert(kind=np.polynomial.Polynomial).coef
+    r = np.asarray(fit.convert(kind=np.polynomial.Polynomial).coef, np.float64)
     print(f"Log: error {np.abs((np.polyval(r[::-1], f) - rest) * f**3).max():.1e}\n  R {r}")
 
 
