@@ -1,13 +1,51 @@
 #include "tfctr/core/kernels/ev_resource.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/util/work_sharder.h"
 #include "tfctr/core/kernels/store_resource.h"
 
 namespace tfctr {
+namespace {
+
+// Blocks of work that a caller and threads of the pool take from one counter. The caller does what nobody has begun and
+// waits for begun blocks only. So it may hold what other threads of the pool wait for (locks of a table, a guard): they
+// can't keep it from going on, as they would where it waits for its turn in the pool's queue (tensorflow::Shard).
+class SharedBlocks {
+ public:
+  SharedBlocks(const std::function<void(int64_t, int64_t)>& work, int64_t total, int64_t blocks)
+      : work_(&work), total_(total), blocks_(blocks) {}
+
+  void Run() {
+    for (int64_t i = next_.fetch_add(1); i < blocks_; i = next_.fetch_add(1)) {
+      (*work_)(total_* i / blocks_, total_ * (i + 1) / blocks_);  // the caller waits for us: *work_ lives
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (++done_ == blocks_) all_done_.notify_one();
+    }
+  }
+
+  void Wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    all_done_.wait(lock, [this] { return done_ == blocks_; });
+  }
+
+ private:
+  const std::function<void(int64_t, int64_t)>* const work_;
+  const int64_t total_;
+  const int64_t blocks_;
+  std::atomic<int64_t> next_{0};
+  std::mutex mutex_;
+  std::condition_variable all_done_;
+  int64_t done_ = 0;
+};
+
+}  // namespace
 
 absl::Status EvResource::Create(const std::string& config_text, EvResource** created) {
   Result<EvConfig> config = ParseEvConfig(config_text);
@@ -78,8 +116,20 @@ absl::Status GetEv(tensorflow::OpKernelContext* context, int input, tensorflow::
 
 void RunSharded(tensorflow::OpKernelContext* context, int64_t total, int64_t cycles,
                 const std::function<void(int64_t, int64_t)>& work) {
+  constexpr int64_t kBlockCycles = 20000;  // below that a thread costs more than it brings
+  constexpr int64_t kBlocksPerThread = 4;
   const auto& workers = *context->device()->tensorflow_cpu_worker_threads();
-  tensorflow::Shard(workers.num_threads, workers.workers, total, cycles, work);
+  const int64_t threads = workers.num_threads;
+  const int64_t worth = std::max<int64_t>(1, total * std::min(cycles, kBlockCycles) / kBlockCycles);
+  const int64_t blocks = std::min({total, threads * kBlocksPerThread, worth});
+  if (threads < 2 || blocks < 2) {
+    if (total > 0) work(0, total);
+    return;
+  }
+  const auto shared = std::make_shared<SharedBlocks>(work, total, blocks);
+  for (int64_t i = 1; i < std::min(threads, blocks); ++i) workers.workers->Schedule([shared] { shared->Run(); });
+  shared->Run();
+  shared->Wait();
 }
 
 Parallel OnThreads(tensorflow::OpKernelContext* context) {

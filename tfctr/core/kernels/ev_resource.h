@@ -108,11 +108,12 @@ absl::Status GetScalar(tensorflow::OpKernelContext* context, int input, const ch
   return absl::OkStatus();
 }
 
-// Runs work(begin, end) over [0, total) on the intra-op threads; `cycles` is the cost of one.
+// Runs work(begin, end) over [0, total) on the calling thread and idle intra-op threads; `cycles` is the cost of one.
+// The caller may hold locks and guards that the pool's other work waits for, unless `work` takes them too.
 void RunSharded(tensorflow::OpKernelContext* context, int64_t total, int64_t cycles,
                 const std::function<void(int64_t, int64_t)>& work);
 
-// The same as the storage library takes it. Not for use inside RunSharded: pool threads must not wait for one another.
+// The same as the storage library takes it.
 Parallel OnThreads(tensorflow::OpKernelContext* context);
 
 }  // namespace tfctr

@@ -116,9 +116,10 @@ class EmbeddingTable {
 
   // The training lookup: counts every occurrence in the call, then admits, inserts and returns. rows[i] is null where
   // keys[i] is not admitted. One call per lookup op, whose occurrences count together; `parallel` (may be null) is used
-  // for its work. When max_bytes is reached, room is made through set_make_room; during that the guard is left for a
-  // moment, so rows found under it *earlier* are no longer protected; those of this call are.
-  // kNoSpace, naming table, bytes and limit, when there is no room; counts and rows inserted so far stay.
+  // for its work, and must go on when other threads wait for this table. While keys are inserted the guard is left:
+  // rows that were found under it *earlier* are no longer protected afterwards, those of this call are. kNoSpace,
+  // naming table, bytes and limit, when max_bytes is reached and set_make_room can't help; counts, and rows inserted so
+  // far, stay.
   Status FindOrInsert(ReadGuard* guard, const int64_t* keys, size_t n, Now now, float** rows,
                       const Parallel& parallel = nullptr);
 

@@ -181,7 +181,7 @@ class Missing {
     distinct_ = std::make_unique<Distinct>(keys_, positions_);
     const size_t n = distinct_->keys.size();
     distinct_rows_.resize(n);
-    self_->Find(distinct_->keys.data(), n, distinct_rows_.data());
+    FindDistinct();
     const RowLayout& layout = self_->layout();
     std::vector<uint32_t> without;
     std::vector<int64_t> keys;
@@ -207,9 +207,15 @@ class Missing {
     }
   }
 
+  // The gate keeps these rows; the guard is for the probing.
+  void FindDistinct() {
+    const ReadGuard probing(*self_);
+    self_->Find(distinct_->keys.data(), distinct_->keys.size(), distinct_rows_.data());
+  }
+
   // While there was no room, other calls may have counted and inserted these keys.
   void CountAgain() {
-    self_->Find(distinct_->keys.data(), distinct_->keys.size(), distinct_rows_.data());
+    FindDistinct();
     for (const uint32_t i : admitted_) {
       uint32_t& count = distinct_->counts[i];
       count = std::max(count, self_->admission()->Count(distinct_->keys[i]));
@@ -242,21 +248,22 @@ Status EmbeddingTable::FindOrInsert(ReadGuard* guard, const int64_t* keys, size_
   std::vector<uint32_t> positions = Look(*this, keys, n, rows, parallel);
   if (positions.empty()) return Status::Ok();
   Missing missing(this, state_.get(), keys, std::move(positions), now, rows);
+  // The gate keeps the rows that were found from being erased; without the guard an index that is outgrown is freed at
+  // once, not at the end of the call.
+  guard->Leave();
   uint64_t rooms = state_->rooms.load(std::memory_order_relaxed);
   Status status = missing.Insert(parallel);
-  bool guard_left = false;
+  bool room_made = false;
   for (int tries = 0; status.code == Code::kNoSpace && tries < kMostRooms; ++tries) {
     gate.unlock();
-    guard->Leave();
-    const bool made = state_->MakeRoomFor(this, missing.Left(), rooms);
-    guard->Enter();
+    room_made = state_->MakeRoomFor(this, missing.Left(), rooms);
     gate.lock();
-    guard_left = true;
-    if (!made) break;
+    if (!room_made) break;
     rooms = state_->rooms.load(std::memory_order_relaxed);
     status = missing.Insert(parallel);
   }
-  if (guard_left && status.ok()) Find(keys, n, rows);
+  guard->Enter();
+  if (room_made && status.ok()) Find(keys, n, rows);  // some rows of this call may have been erased for others
   return status;
 }
 

@@ -123,7 +123,7 @@ float* TableState::NewRow(TableShard* shard) {
   if (shard->fresh_rows == 0 && shard->spare.empty()) {
     const size_t stride = config.layout.stride();
     const size_t most = std::max<size_t>(kLargestBlock / stride, 1);
-    size_t rows = std::min(std::max<size_t>(shard->live / 16, 4), most);
+    size_t rows = std::min(std::max<size_t>(shard->live / 64, 4), most);
     {
       std::lock_guard<std::mutex> lock(free_mutex);
       const size_t again = std::min(rows, free_rows.size());
