@@ -70,7 +70,8 @@ class DynamicTables:
     def sizes(self) -> tuple[int, list[int]]:
         """Rows of all tables, bytes of each; policies run first, so that what is due to go has gone."""
         for table in self._tables:
-            table.evict()
+            if table.options.eviction:
+                table.evict()
         return sum(int(table.size()) for table in self._tables), [int(table.bytes()) for table in self._tables]
 
 
