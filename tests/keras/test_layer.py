@@ -1,5 +1,7 @@
 """`tfctr.keras.Embedding` as a layer: kinds of ids, shapes, dtypes, configuration, what it refuses."""
 
+import importlib
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import tensorflow as tf
 
 import tfctr
 from tests.keras.models import ids_model, rows_of, table
-from tfctr.errors import InputError, UsageError
+from tfctr.errors import InputError, UsageError, VersionError
 
 IDS = [[3, -1, 7], [7, 7, 2**62]]
 
@@ -228,6 +230,7 @@ def test_bad_options_are_refused_when_the_layer_is_made():
         ({"admission": 3}, "admission is 3"),
         ({"eviction": "old"}, "eviction is 'old'"),
         ({"optimizer": "adam"}, "optimizer is 'adam'"),
+        ({"step": tf.Variable(0, dtype=tf.int64)}, "step is the optimizer's iterations"),
     ]:
         with pytest.raises(UsageError, match=message):
             layer(**options)
@@ -247,3 +250,17 @@ def test_a_frozen_table_is_only_read():
     model.fit(ids + 100, np.array([[1.0]]), verbose=0)
     assert rows_of(table(model)) == before
     assert not all(np.array_equal(*pair) for pair in zip(dense, model.get_weights(), strict=True))
+
+
+def test_another_backend_is_refused(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(VersionError, match="this is Keras 3.* with jax: set KERAS_BACKEND=tensorflow before"):
+        importlib.reload(tfctr.keras)
+
+
+def test_wide_ids_stay_exact_on_their_way_through_fit():
+    model = ids_model()
+    model.compile("sgd", "mse")
+    ids = np.array([[2**62, 2**62 + 1, -(2**63)], [2**63 - 1, -1, 0]])
+    model.fit(ids, np.zeros((2, 1)), verbose=0)
+    assert set(rows_of(table(model))) == set(ids.ravel().tolist())

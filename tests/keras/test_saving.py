@@ -46,7 +46,8 @@ model.optimizer.build(model.trainable_variables)
 tf.train.Checkpoint(model=model, optimizer=model.optimizer).read("checkpoint").assert_existing_objects_matched()
 note("checkpoint", model)
 for name in ("export", "own_export"):
-    run = tf.saved_model.load(name).signatures["serving_default"]
+    loaded = tf.saved_model.load(name)
+    run = loaded.signatures["serving_default"]
     key = list(run.structured_input_signature[1])[0]
     told[name] = {"scores": run(**{key: tf.constant(x)})["output_0"].numpy().tolist()}
 told["session"] = {"scores": tfctr.ServingSession("own_export").predict({"ids": x})["output_0"].tolist()}

@@ -4,16 +4,20 @@ import warnings
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from tfctr.embedding import optimizers
+from tfctr.embedding import h5, optimizers
+from tfctr.embedding.checkpoint import current_options
 from tfctr.embedding.lookup import embedding_lookup, embedding_lookup_sparse
 from tfctr.embedding.variable import EmbeddingVariable
+from tfctr.errors import UsageError
 from tfctr.keras import checks, ids_spec, options_config
 from tfctr.keras.facade import TableVariable
 
 # Learning rate and method of tables that are told none: those of many a published CTR model.
 DEFAULT_OPTIMIZER = optimizers.Adagrad(0.05)
+_STEP = "step"  # name in a Keras file, beside those of tfctr.embedding.h5
 
 
 @keras.saving.register_keras_serializable(package="tfctr")
@@ -78,6 +82,8 @@ class Embedding(keras.layers.Layer):
         """
         super().__init__(name=name, trainable=trainable, dtype=dtype)
         checks.check_replicas(self.name)
+        if "step" in table_options:
+            raise UsageError(f"embedding layer {self.name!r}: step is the optimizer's iterations, and can't be given")
         self._ids = ids_spec.IdsSpec(self.name, dim, combiner, tf.as_dtype(key_dtype))
         self.max_norm = max_norm
         self.autocast = False  # weights of ids stay float32 under a mixed policy
@@ -105,10 +111,10 @@ class Embedding(keras.layers.Layer):
         learns = self.trainable and not self.table.frozen
         insert = bool(training) and learns
         checks.check_call(self.name, insert)
-        if learns:
-            self._facade.accessed()
-            if training is None:
-                self._warn_of_training()
+        if insert:
+            self._follow(checks.compiled_optimizer())
+        if learns and training is None:
+            self._warn_of_training()
         rows = self._rows(ids, weights, insert)
         return rows if rows.dtype == self.compute_dtype else tf.cast(rows, self.compute_dtype)
 
@@ -130,6 +136,11 @@ class Embedding(keras.layers.Layer):
         if shape is not None:
             rows = tf.ensure_shape(rows, [*shape[1], self.dim])
         return rows
+
+    def _follow(self, optimizer: keras.optimizers.Optimizer | None) -> None:
+        """The step is the compiled optimizer's. Where there is none it is the table's own, moved on by each update."""
+        if optimizer is not None and self.table.step is not optimizer.iterations.value:
+            self.table.use_step(optimizer.iterations)
 
     def _warn_of_training(self) -> None:
         """Once per layer: a tape records, and nobody said whether this is training."""
@@ -169,12 +180,12 @@ class Embedding(keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the table's rows into a `.keras` or `.weights.h5` file, in chunks."""
-        from tfctr.embedding import h5
-
         h5.save_own_variables(self.table, store)
+        if current_options().steps:
+            store[_STEP] = np.array([tf.convert_to_tensor(self.table.step).numpy()], np.int64)
 
     def load_own_variables(self, store: Any) -> None:
-        """Replaces the table's rows by those of the file."""
-        from tfctr.embedding import h5
-
+        """Replaces the table's rows by those of the file, and its step if no optimizer's has taken its place yet."""
+        if _STEP in store and self.table.owns_step and current_options().steps:
+            self.table.step.assign(np.asarray(store[_STEP])[0])
         h5.load_own_variables(self.table, store)

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops import resource_variable_ops
 
 from tfctr.errors import UsageError
 from tfctr.keras import checks
@@ -19,7 +18,7 @@ class TableVariable(keras.Variable):
     Keras optimizers hand the gradient of a variable with `overwrite_with_gradient` to its `assign` once per step,
     without slots, clipping or weight decay, and leave the rest of the step as it is. That `assign` is the table's own
     fused update here, with the step and, where the table follows it, the learning rate of the optimizer that called.
-    `handle` is the table's, so that a tape which asks for the gradient of this variable gets the table's.
+    `handle` is the table's, which lookups tell tapes of: so a tape asked for the gradient of this variable has it.
     """
 
     def __init__(self, table: "EmbeddingVariable", layer: str) -> None:
@@ -56,11 +55,6 @@ class TableVariable(keras.Variable):
         """
         self._check_caller()
         return True
-
-    def accessed(self) -> None:
-        """Tells tapes, and the function that is traced, that the table is used: they then give its gradient. It is what
-        reading a tf.Variable does; TensorFlow has no public name for it."""
-        resource_variable_ops.variable_accessed(self)
 
     def assign(self, value: Any) -> None:
         """Updates the table's rows from their gradient; a frozen table is passed over.
