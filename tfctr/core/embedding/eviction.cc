@@ -284,9 +284,14 @@ Status Evict(EmbeddingTable* table, const std::vector<EvictionRule>& rules, Now 
 size_t EvictForRoom(EmbeddingTable* table, const std::vector<EvictionRule>& rules, size_t rows) {
   const auto rule = std::find_if(rules.begin(), rules.end(), IsCapacity);
   if (rule == rules.end() || !CheckRule(*table, *rule).ok()) return 0;
+  const Pass pass(table, *rule, Now{});
+  // Rows are refused before they pass the limit, counters are not: what is past it is theirs.
+  const uint64_t limit = table->config().max_bytes;
+  if (limit != 0 && table->bytes() > limit && table->admission() != nullptr && table->admission()->size() > 0) {
+    return pass.EraseCounters(pass.PlanCounters(table->admission()->size() / 2 + 1, nullptr));
+  }
   const uint64_t size = table->size();
   const uint64_t wanted = std::max<uint64_t>(rows, size / kRoomFraction);
-  const Pass pass(table, *rule, Now{});
   return pass.EraseRows(pass.PlanRows(std::min(wanted, Excess(size, rule->min_rows)), nullptr));
 }
 

@@ -58,8 +58,8 @@ Status Evict(EmbeddingTable* table, const std::vector<EvictionRule>& rules, Now 
              EvictionResult* result);
 
 // The table has reached max_bytes and needs room for `rows` more: gives up that many rows, at least 1/32 of the table,
-// in the order of the first capacity rule, within its min_rows and protected keys. Returns how many went; 0 where no
-// rule is a capacity rule.
+// in the order of the first capacity rule, within its min_rows and protected keys. Where counters have carried the
+// table past max_bytes, half of them goes instead. Returns how many went; 0 where no rule is a capacity rule.
 size_t EvictForRoom(EmbeddingTable* table, const std::vector<EvictionRule>& rules, size_t rows);
 
 }  // namespace tfctr

@@ -328,6 +328,48 @@ void RoomByCapacity() {
   CHECK_EQ(EvictForRoom(table.get(), {rule}, 50), 0u);
 }
 
+// Keys that come once carry a table past max_bytes by their counters: old counters go, rows stay.
+void RoomForCounters() {
+  for (Kind kind : {Kind::kCapacityLru, Kind::kCapacityLfu}) {
+    const uint64_t limit = MakeTable(true)->bytes() + 400000;
+    auto table = MakeTable(true, 3, limit);
+    EvictionRule rule = Rule(kind);
+    rule.protected_keys = {-7};
+    table->set_make_room([&](EmbeddingTable* self, size_t rows) { return EvictForRoom(self, {rule}, rows); });
+    std::vector<int64_t> keys(300);
+    std::vector<float*> rows(keys.size());
+    for (int64_t step = 0; step < 300; ++step) {
+      for (size_t i = 0; i < keys.size(); ++i) keys[i] = step * 1000 + static_cast<int64_t>(i) + 1000;
+      if (step < 30) std::fill(keys.begin() + 30, keys.begin() + 33, step);  // rows from the start
+      if (step == 31) keys[0] = -7;
+      ReadGuard guard(*table);
+      CHECK_OK(table->FindOrInsert(&guard, keys.data(), keys.size(), Now{step, 0}, rows.data()));
+      CHECK(table->bytes() <= limit);
+      CHECK_EQ(table->admission()->Count(keys[299]), 1u);  // what this call counted is counted
+    }
+    CHECK_EQ(table->size(), 30u);
+    CHECK_EQ(table->admission()->Count(-7), 1u);
+    CHECK(table->admission()->size() > 3000);
+  }
+  // Without a capacity policy it is an error, until something takes counters.
+  auto table = MakeTable(true, 3, MakeTable(true)->bytes() + 100000);
+  std::vector<int64_t> keys(20000);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<int64_t>(i);
+  std::vector<float*> rows(keys.size());
+  EvictionRule old = Rule(Kind::kStep);
+  table->set_make_room([&](EmbeddingTable* self, size_t wanted) { return EvictForRoom(self, {old}, wanted); });
+  {
+    ReadGuard guard(*table);
+    CHECK_FAILS(table->FindOrInsert(&guard, keys.data(), keys.size(), Now{1, 0}, rows.data()), Code::kNoSpace,
+                "max_bytes");
+  }
+  EvictionResult result;
+  CHECK_OK(Evict(table.get(), {old}, Now{2, 0}, false, &result));
+  CHECK_EQ(result.total.counters, keys.size());
+  ReadGuard guard(*table);
+  CHECK_OK(table->FindOrInsert(&guard, keys.data(), 100, Now{3, 0}, rows.data()));
+}
+
 // The same contents give the same survivors, however they were inserted.
 void Deterministic() {
   std::set<int64_t> first;
@@ -404,6 +446,7 @@ int main() {
   tfctr::Ties();
   tfctr::Refusals();
   tfctr::RoomByCapacity();
+  tfctr::RoomForCounters();
   tfctr::Deterministic();
   tfctr::Threads();
   std::cout << "eviction: ok" << std::endl;

@@ -1,5 +1,5 @@
 // The resource behind TfctrEvHandle: one embedding variable of a session or eager context. It holds the table, which a
-// restore exchanges for another one, its configuration, the clock and scratch memory for updates.
+// restore exchanges for another one, its configuration and its clock.
 //
 // Thread-safety: every method may be called from any thread. An op that took table() keeps that table until it ends,
 // whatever is swapped in meanwhile. Cost: table() takes a shared lock for the copy of one pointer.
@@ -46,6 +46,7 @@ class EvResource : public tensorflow::ResourceBase {
   void Swap(std::shared_ptr<EmbeddingTable> table) {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     table_.swap(table);
+    periods_.store(-1, std::memory_order_relaxed);  // the new contents may be of an earlier step
   }
 
   // `step` at the time of the variable's clock: the one that was set, else the system's.
@@ -62,25 +63,9 @@ class EvResource : public tensorflow::ResourceBase {
   // Runs them if `evict_every_steps` steps have passed; one of the threads that notice it does.
   Status EvictIfDue(Now now);
 
-  // Scratch memory of one update, which keeps its size between updates.
-  class Scratch {
-   public:
-    explicit Scratch(EvResource* owner) : owner_(owner), sum_(owner->TakeScratch()) {}
-    ~Scratch() { owner_->ReturnScratch(std::move(sum_)); }
-    Scratch(const Scratch&) = delete;
-    Scratch& operator=(const Scratch&) = delete;
-    GradientSum& sum() { return *sum_; }
-
-   private:
-    EvResource* const owner_;
-    std::unique_ptr<GradientSum> sum_;
-  };
-
  private:
   EvResource(EvConfig config, std::string config_text, std::shared_ptr<EmbeddingTable> table)
       : config_(std::move(config)), config_text_(std::move(config_text)), table_(std::move(table)) {}
-  std::unique_ptr<GradientSum> TakeScratch();
-  void ReturnScratch(std::unique_ptr<GradientSum> sum);
 
   const EvConfig config_;
   const std::string config_text_;
@@ -89,8 +74,20 @@ class EvResource : public tensorflow::ResourceBase {
   std::atomic<int64_t> clock_ms_{-1};
   std::atomic<bool> frozen_{false};
   std::atomic<int64_t> periods_{-1};  // evict_every_steps: of the newest step that was applied; -1: none yet
-  std::mutex scratch_mutex_;
-  std::vector<std::unique_ptr<GradientSum>> scratch_;  // guarded by scratch_mutex_
+};
+
+// Scratch memory for summing one table's gradients. The process keeps what was used, for the next: the one that was
+// returned last is taken first, so that many small tables in turn use memory that is in the cache.
+class SumScratch {
+ public:
+  SumScratch();
+  ~SumScratch();
+  SumScratch(const SumScratch&) = delete;
+  SumScratch& operator=(const SumScratch&) = delete;
+  GradientSum& sum() { return *sum_; }
+
+ private:
+  std::unique_ptr<GradientSum> sum_;
 };
 
 // The variable behind input number `input`. NotFound, saying which, when it is gone.

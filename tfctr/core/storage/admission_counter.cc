@@ -1,10 +1,11 @@
 // Admission by exact counts: 64 stripes, each a mutex and an open-addressing table with linear probing. A count of 0 is
 // an empty slot, so every int64 is a legal key; a removed key's followers move back, so there are no tombstones.
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <memory>
 #include <mutex>
-#include <new>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "tfctr/core/storage/admission_impl.h"
@@ -59,7 +60,7 @@ class CountTable {
 
   // `entry.count` must not be 0.
   void Set(const KeyCount& entry, uint64_t hash) {
-    if (5 * (size_ + 1) > 4 * keys_.size()) Grow();
+    if (5 * (size_ + 1) > 4 * keys_.size()) Resize(keys_.empty() ? kFirstSlots : keys_.size() + keys_.size() / 2);
     const size_t slot = Probe(entry.key, hash);
     if (counts_[slot] == 0) ++size_;
     Write(slot, entry);
@@ -83,6 +84,12 @@ class CountTable {
 
   void Clear() { *this = CountTable(keeps_steps_, keeps_times_); }
 
+  // Gives memory back where at most 2/5 of the slots are used: 3/5 of them are afterwards.
+  void Shrink() {
+    if (keys_.size() <= kFirstSlots || 5 * size_ > 2 * keys_.size()) return;
+    Resize(std::max(kFirstSlots, size_ + 2 * size_ / 3));
+  }
+
  private:
   // The stripe is chosen by the low bits of the hash, the slot by the high ones.
   size_t Home(uint64_t hash) const { return ScaleToRange(hash, keys_.size()); }
@@ -96,20 +103,19 @@ class CountTable {
     if (keeps_times_) times_[slot] = entry.last_time_ms;
   }
 
-  void Grow() {
-    CountTable larger(keeps_steps_, keeps_times_);
-    const size_t slots = keys_.empty() ? kFirstSlots : keys_.size() + keys_.size() / 2;
-    larger.keys_.resize(slots);
-    larger.counts_.resize(slots);
-    if (keeps_steps_) larger.steps_.resize(slots);
-    if (keeps_times_) larger.times_.resize(slots);
+  void Resize(size_t slots) {
+    CountTable other(keeps_steps_, keeps_times_);
+    other.keys_.resize(slots);
+    other.counts_.resize(slots);
+    if (keeps_steps_) other.steps_.resize(slots);
+    if (keeps_times_) other.times_.resize(slots);
     for (size_t slot = 0; slot < keys_.size(); ++slot) {
       if (counts_[slot] == 0) continue;
       const KeyCount entry = At(slot);
-      larger.Write(larger.Probe(entry.key, MixKey(static_cast<uint64_t>(entry.key))), entry);
+      other.Write(other.Probe(entry.key, MixKey(static_cast<uint64_t>(entry.key))), entry);
     }
-    larger.size_ = size_;
-    *this = std::move(larger);
+    other.size_ = size_;
+    *this = std::move(other);
   }
 
   bool keeps_steps_;
@@ -145,7 +151,9 @@ class CounterAdmission : public Admission {
   }
 
   void Forget(const int64_t* keys, size_t n) override {
-    ForEachByStripe(keys, n, [&](CountTable& table, size_t i, uint64_t hash) { table.Erase(keys[i], hash); });
+    ForEachByStripe(
+        keys, n, [&](CountTable& table, size_t i, uint64_t hash) { table.Erase(keys[i], hash); },
+        [](CountTable& table) { table.Shrink(); });
   }
 
   uint32_t Count(int64_t key) const override {
@@ -173,10 +181,13 @@ class CounterAdmission : public Admission {
 
   size_t EraseIf(const int64_t* keys, size_t n, const std::function<bool(const KeyCount&)>& condemned) override {
     size_t erased = 0;
-    ForEachByStripe(keys, n, [&](CountTable& table, size_t i, uint64_t hash) {
-      const KeyCount entry = table.Get(keys[i], hash);
-      if (entry.count != 0 && condemned(entry)) erased += table.Erase(keys[i], hash);
-    });
+    ForEachByStripe(
+        keys, n,
+        [&](CountTable& table, size_t i, uint64_t hash) {
+          const KeyCount entry = table.Get(keys[i], hash);
+          if (entry.count != 0 && condemned(entry)) erased += table.Erase(keys[i], hash);
+        },
+        [](CountTable& table) { table.Shrink(); });
     return erased;
   }
 
@@ -211,10 +222,10 @@ class CounterAdmission : public Admission {
     slots_.fetch_add(table.slots() - slots, std::memory_order_relaxed);
   }
 
-  // visit(table, index of the key, hash) for every key, stripe by stripe in the order of the keys, each stripe's mutex
-  // taken once.
-  template <typename Each>
-  void ForEachByStripe(const int64_t* keys, size_t n, const Each& each) {
+  // each(table, index of the key, hash) for every key, stripe by stripe in the order of the keys, each stripe's mutex
+  // taken once; then done(table).
+  template <typename Each, typename Done>
+  void ForEachByStripe(const int64_t* keys, size_t n, const Each& each, const Done& done) {
     std::vector<uint64_t> hashes(n);
     std::array<size_t, kStripes + 1> starts{};
     for (size_t i = 0; i < n; ++i) {
@@ -234,8 +245,13 @@ class CounterAdmission : public Admission {
           if (k + kPrefetchAhead < starts[s + 1]) table.Prefetch(hashes[order[k + kPrefetchAhead]]);
           each(table, order[k], hashes[order[k]]);
         }
+        done(table);
       });
     }
+  }
+  template <typename Each>
+  void ForEachByStripe(const int64_t* keys, size_t n, const Each& each) {
+    ForEachByStripe(keys, n, each, [](CountTable&) {});
   }
 
   std::vector<std::unique_ptr<Stripe>> stripes_;

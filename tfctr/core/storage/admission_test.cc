@@ -190,6 +190,13 @@ void CounterBytes() {
     const double used = static_cast<double>(admission->bytes() - empty);
     CHECK(used > raw * 1.2 && used < raw * 2.0);
     CHECK_EQ(admission->bytes_per_key(), stamps ? 35u : 15u);
+    // Half of the keys go, and a third of the memory at least; all go, and almost all of it.
+    CHECK_EQ(admission->EraseIf(keys.data(), keys.size() / 2, [](const KeyCount&) { return true; }), keys.size() / 2);
+    CHECK(static_cast<double>(admission->bytes() - empty) < used * 0.7);
+    for (size_t i = 0; i < keys.size(); ++i) CHECK_EQ(admission->Count(keys[i]), i < keys.size() / 2 ? 0u : 1u);
+    admission->Forget(keys.data(), keys.size());
+    CHECK_EQ(admission->size(), 0u);
+    CHECK(admission->bytes() - empty <= 64 * 16 * 28);
   }
 }
 
