@@ -64,7 +64,8 @@ def test_the_examples_of_docstrings_run(
     module: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    texts = [module.__doc__, *(getattr(value, "__doc__", None) for value in vars(module).values())]
+    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
+    texts = [module.__doc__, *(value.__doc__ for value in own)]
     texts = [text for text in dict.fromkeys(texts) if text and ">>>" in text]
     assert texts
     for text in texts:

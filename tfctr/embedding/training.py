@@ -42,7 +42,8 @@ def apply_gradients(
     """Updates the rows of embedding variables from their gradients, all of one device in one op.
 
     Every key that has a row at this moment is updated once, from the sum of its gradients; others are left out.
-    Variables that keep a step of their own (`owns_step`) are at the same next step afterwards.
+    Variables that keep a step of their own (`owns_step`) are at the same next step afterwards. In a TF1 graph let
+    global_step move only after the op that this returns; `minimize` sees to it.
 
     Args:
       grads_and_variables: (gradient, variable) pairs; a gradient is `tf.IndexedSlices` of float32 rows [n, dim] by
