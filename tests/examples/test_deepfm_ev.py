@@ -12,17 +12,17 @@ from examples.demo import make_console
 
 def test_example_on_generated_clicks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    arguments = deepfm_ev.parse(["--generated", "--rows", "4000", "--epochs", "2", "--out", str(out)])
+    arguments = deepfm_ev.parse(["--generated", "--rows", "12000", "--epochs", "3", "--out", str(out)])
     figures = deepfm_ev.run(arguments, make_console())
-    assert figures["losses"][1] < figures["losses"][0]
-    assert figures["auc_after"] > 0.5
+    assert figures["losses"][-1] < figures["losses"][0]
+    assert figures["auc_after"] > 0.55
     tables = figures["tables"]
     assert set(tables) >= {"user_id", "item_id", "city", "query"}
     for table in tables.values():
         assert table["planned"] == table["evicted"]
         assert table["left"] == table["rows"] - table["evicted"] > 0
     assert sum(t["evicted"] for t in tables.values()) > 0
-    assert figures["restored"] == 400
+    assert figures["restored"] == 1200
     said = capsys.readouterr().out
     for part in ("data", "train", "evict", "save", "restore", "equal to the last bit", "item_id"):
         assert part in said
@@ -33,11 +33,15 @@ def test_example_on_generated_clicks(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert any("values" in name for name in names)
 
 
-def test_parts_on_movielens(shared_data: Path) -> None:
+def test_fields_of_movielens(shared_data: Path, tmp_path: Path) -> None:
     folder = shared_data / "ml-100k"
     if not folder.is_dir():
         pytest.skip("no ../shared/data/ml-100k here")
-    data = deepfm_ev.load({"data": str(folder), "rows": 0})
+    for file in folder.glob("ml-100k.*"):  # the first ratings: all of them take seconds
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = lines[:1000] if file.suffix == ".inter" else lines
+        (tmp_path / file.name).write_text("".join(kept), encoding="utf-8")
+    data = deepfm_ev.load({"data": str(tmp_path), "rows": 0})
     found = {f.name: f for f in deepfm_ev.fields(data.train, 100)}
     assert list(found) == ["user_id", "item_id", "occupation", "zip", "genres", "title_words"]
     assert found["zip"].dtype == "string" and found["zip"].admission is not None
