@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tfctr/core/embedding/config.h"
 #include "tfctr/core/storage/embedding_table.h"
@@ -43,15 +44,24 @@ inline int64_t SliceRows(int dim) {
   return std::min(kSliceRows, std::max<int64_t>(rows, 1));
 }
 
+// A table's place in a bundle.
+struct TablePlace {
+  std::string name;       // see TensorName
+  std::string key_dtype;  // "int64", "string" (its keys are fingerprints) or "": not known
+};
+
+// Attributes `names` and `key_dtypes` of an op over `count` tables.
+absl::Status GetPlaces(tensorflow::OpKernelConstruction* context, int count, std::vector<TablePlace>* places);
+
 // Adds the tensors of `table` to the bundle. `config_json` is what the table was made from.
 absl::Status SaveTable(const std::shared_ptr<EmbeddingTable>& table, const std::string& config_json,
-                       const std::string& name, const CheckpointParts& parts, Now now,
+                       const TablePlace& place, const CheckpointParts& parts, Now now,
                        tensorflow::BundleWriter* writer);
 
-// Makes a table of `config` with what the bundle has under `name`. InvalidArgument, naming variable, checkpoint and
+// Makes a table of `config` with what the bundle has at `place`. InvalidArgument, naming variable, checkpoint and
 // both sides, where the two don't fit; DataLoss where the bytes are not what was written. now.step < 0 means the step
 // of the save.
-absl::Status LoadTable(tensorflow::BundleReader* reader, const std::string& prefix, const std::string& name,
+absl::Status LoadTable(tensorflow::BundleReader* reader, const std::string& prefix, const TablePlace& place,
                        const EvConfig& config, const CheckpointParts& parts, Now now, const Parallel& parallel,
                        std::shared_ptr<EmbeddingTable>* table);
 

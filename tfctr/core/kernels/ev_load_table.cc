@@ -30,6 +30,7 @@ struct Description {
   int64_t rows = 0;
   int64_t step = 0;
   bool left_out_slots = false;
+  std::string key_dtype;
 };
 
 std::string WhatOf(const EvConfig& config, const std::string& prefix) {
@@ -95,6 +96,8 @@ absl::Status ReadDescription(BundleReader* reader, const std::string& what, cons
   const Json& told = parsed.value();
   description->rows = WholeNumber(told, "rows", -1);
   description->step = WholeNumber(told, "step", 0);
+  const auto key_dtype = told.map.find("key_dtype");
+  if (key_dtype != told.map.end()) description->key_dtype = key_dtype->second.text;
   const auto left_out = told.map.find("left_out");
   if (left_out != told.map.end()) {
     for (const Json& part : left_out->second.list) description->left_out_slots |= part.text == "slots";
@@ -382,16 +385,21 @@ void PutCounts(std::vector<KeyCount> counts, Now now, EmbeddingTable* table) {
   admission->Add(keys.data(), added.data(), kept, now, admitted.data(), totals.data());
 }
 
-absl::Status LoadTable(BundleReader* reader, const std::string& prefix, const std::string& name, const EvConfig& config,
+absl::Status LoadTable(BundleReader* reader, const std::string& prefix, const TablePlace& place, const EvConfig& config,
                        const CheckpointParts& parts, Now now, const Parallel& parallel,
                        std::shared_ptr<EmbeddingTable>* table) {
   const std::string what = WhatOf(config, prefix);
   Description description;
-  TF_RETURN_IF_ERROR(ReadDescription(reader, what, name, &description));
+  TF_RETURN_IF_ERROR(ReadDescription(reader, what, place.name, &description));
+  if (!place.key_dtype.empty() && !description.key_dtype.empty() && place.key_dtype != description.key_dtype) {
+    return absl::InvalidArgumentError(absl::StrCat(what, "its keys are ", description.key_dtype,
+                                                   ", the variable's are ", place.key_dtype,
+                                                   ": no key would be found"));
+  }
   if (now.step < 0) now.step = std::max<int64_t>(description.step, 0);
   Result<std::shared_ptr<EmbeddingTable>> made = MakeTable(config);
   if (!made.ok()) return ToTensorFlow(made.status());
-  TableLoader loader(reader, what, name, config, parts, now);
+  TableLoader loader(reader, what, place.name, config, parts, now);
   TF_RETURN_IF_ERROR(loader.Open(made.value()->layout(), description));
   TF_RETURN_IF_ERROR(loader.LoadRows(made.value().get(), parallel));
   TF_RETURN_IF_ERROR(loader.LoadCounters(made.value().get()));

@@ -26,13 +26,10 @@ class EvRestoreOp : public OpKernel {
  public:
   explicit EvRestoreOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("N", &count_));
-    OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
+    OP_REQUIRES_OK(context, GetPlaces(context, count_, &places_));
     OP_REQUIRES_OK(context, context->GetAttr("slots", &parts_.slots));
     OP_REQUIRES_OK(context, context->GetAttr("counters", &parts_.counters));
     OP_REQUIRES_OK(context, context->GetAttr("steps", &parts_.steps));
-    OP_REQUIRES(
-        context, static_cast<int>(names_.size()) == count_,
-        absl::InvalidArgumentError(absl::StrCat("TfctrEvRestore: ", count_, " handles but ", names_.size(), " names")));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -50,7 +47,7 @@ class EvRestoreOp : public OpKernel {
     std::vector<std::shared_ptr<EmbeddingTable>> tables(variables.size());
     for (int i = 0; i < count_; ++i) OP_REQUIRES_OK(context, GetEv(context, 2 + i, &variables[i]));
     for (size_t i = 0; i < variables.size(); ++i) {
-      OP_REQUIRES_OK(context, LoadTable(&reader, prefix, names_[i], variables[i]->config(), parts_,
+      OP_REQUIRES_OK(context, LoadTable(&reader, prefix, places_[i], variables[i]->config(), parts_,
                                         variables[i]->NowAt(steps.vec<int64_t>()(static_cast<int64_t>(i))),
                                         OnThreads(context), &tables[i]));
     }
@@ -59,7 +56,7 @@ class EvRestoreOp : public OpKernel {
 
  private:
   int count_ = 0;
-  std::vector<std::string> names_;
+  std::vector<TablePlace> places_;
   CheckpointParts parts_;
 };
 

@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/util/tensor_bundle/naming.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
@@ -74,13 +75,10 @@ class EvSaveOp : public OpKernel {
  public:
   explicit EvSaveOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("N", &count_));
-    OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
+    OP_REQUIRES_OK(context, GetPlaces(context, count_, &places_));
     OP_REQUIRES_OK(context, context->GetAttr("slots", &parts_.slots));
     OP_REQUIRES_OK(context, context->GetAttr("counters", &parts_.counters));
     OP_REQUIRES_OK(context, context->GetAttr("steps", &parts_.steps));
-    OP_REQUIRES(
-        context, static_cast<int>(names_.size()) == count_,
-        absl::InvalidArgumentError(absl::StrCat("TfctrEvSave: ", count_, " handles but ", names_.size(), " names")));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -118,20 +116,20 @@ class EvSaveOp : public OpKernel {
       status = writer.status();
       for (size_t i = 0; i < variables.size() && status.ok(); ++i) {
         const EvResource& variable = *variables[i];
-        status = SaveTable(variable.table(), variable.config_text(), names_[i], parts_, nows[i], &writer);
-        if (!status.ok()) {
-          status = absl::Status(status.code(), absl::StrCat("saving embedding variable '", variable.name(), "' to '",
-                                                            prefix, "': ", status.message()));
-        }
+        status = SaveTable(variable.table(), variable.config_text(), places_[i], parts_, nows[i], &writer);
       }
       status.Update(writer.Finish());
     }
-    TF_RETURN_IF_ERROR(status);
-    return SyncFiles(prefix);
+    if (status.ok()) status = SyncFiles(prefix);
+    if (status.ok()) return status;
+    std::vector<std::string> names;
+    for (const auto& variable : variables) names.push_back(absl::StrCat("'", variable->name(), "'"));
+    return absl::Status(status.code(), absl::StrCat("saving embedding variable ", absl::StrJoin(names, ", "), " to '",
+                                                    prefix, "': ", status.message(), "; what was written is removed"));
   }
 
   int count_ = 0;
-  std::vector<std::string> names_;
+  std::vector<TablePlace> places_;
   CheckpointParts parts_;
 };
 

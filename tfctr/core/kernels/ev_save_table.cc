@@ -233,20 +233,36 @@ absl::Status SaveBloom(const Admission& admission, const std::string& name, Bund
   return absl::OkStatus();
 }
 
-std::string Description(const std::string& config_json, int64_t rows, const CheckpointParts& parts, Now now) {
+std::string Description(const std::string& config_json, const std::string& key_dtype, int64_t rows,
+                        const CheckpointParts& parts, Now now) {
   std::vector<std::string> left_out;
   if (!parts.slots) left_out.emplace_back("\"slots\"");
   if (!parts.counters) left_out.emplace_back("\"counters\"");
   if (!parts.steps) left_out.emplace_back("\"steps\"");
   return absl::StrCat("{\"format\": ", kEvBundleFormat, ", \"rows\": \"", rows, "\", \"step\": \"", now.step,
-                      "\", \"time_ms\": \"", now.time_ms, "\", \"left_out\": [", absl::StrJoin(left_out, ", "),
-                      "], \"table\": ", config_json, "}");
+                      "\", \"time_ms\": \"", now.time_ms, "\", \"key_dtype\": ", JsonText(key_dtype),
+                      ", \"left_out\": [", absl::StrJoin(left_out, ", "), "], \"table\": ", config_json, "}");
 }
 
 }  // namespace
 
+absl::Status GetPlaces(tensorflow::OpKernelConstruction* context, int count, std::vector<TablePlace>* places) {
+  std::vector<std::string> names;
+  std::vector<std::string> key_dtypes;
+  TF_RETURN_IF_ERROR(context->GetAttr("names", &names));
+  TF_RETURN_IF_ERROR(context->GetAttr("key_dtypes", &key_dtypes));
+  if (key_dtypes.empty()) key_dtypes.resize(names.size());
+  if (static_cast<int>(names.size()) != count || key_dtypes.size() != names.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(context->def().op(), ": ", count, " handles, but ", names.size(),
+                                                   " names and ", key_dtypes.size(), " key_dtypes"));
+  }
+  for (size_t i = 0; i < names.size(); ++i) places->push_back({names[i], key_dtypes[i]});
+  return absl::OkStatus();
+}
+
 absl::Status SaveTable(const std::shared_ptr<EmbeddingTable>& table, const std::string& config_json,
-                       const std::string& name, const CheckpointParts& parts, Now now, BundleWriter* writer) {
+                       const TablePlace& place, const CheckpointParts& parts, Now now, BundleWriter* writer) {
+  const std::string& name = place.name;
   const Admission* admission = table->admission().get();
   if (admission != nullptr && parts.counters) {
     if (admission->config().kind == AdmissionConfig::Kind::kBloom) {
@@ -260,7 +276,7 @@ absl::Status SaveTable(const std::shared_ptr<EmbeddingTable>& table, const std::
   RowColumnsWriter columns(table->layout(), name, parts, rows, writer);
   TF_RETURN_IF_ERROR(SaveRows(&snapshot, table->layout(), &columns));
   Tensor description(tensorflow::DT_STRING, TensorShape({}));
-  description.scalar<tensorflow::tstring>()() = Description(config_json, rows, parts, now);
+  description.scalar<tensorflow::tstring>()() = Description(config_json, place.key_dtype, rows, parts, now);
   return writer->Add(TensorName(name, "config"), description);
 }
 

@@ -47,6 +47,7 @@ REGISTER_OP("TfctrEvSave")
     .Output("written: string")
     .Attr("N: int >= 1")
     .Attr("names: list(string) >= 1")
+    .Attr("key_dtypes: list(string) = []")
     .Attr("slots: bool = true")
     .Attr("counters: bool = true")
     .Attr("steps: bool = true")
@@ -65,6 +66,7 @@ are synced before the op returns, and removed where it fails. Tables that evict 
 step: [N], the step of each table: for eviction on save, and as last step of all rows where steps are left out; -1 where
   there is none.
 names: the tensors of handle i are called names[i]/keys and so on; "" gives them no folder.
+key_dtypes: of what its users look up, "int64" or "string" (fingerprints), for each table; none, or "": not known.
 slots, counters, steps: false leaves optimizer slots; frequency and counters of keys not admitted; last steps and times
   out of the checkpoint.
 written: `prefix`, once the bundle is whole.
@@ -76,6 +78,7 @@ REGISTER_OP("TfctrEvRestore")
     .Input("handles: N * resource")
     .Attr("N: int >= 1")
     .Attr("names: list(string) >= 1")
+    .Attr("key_dtypes: list(string) = []")
     .Attr("slots: bool = true")
     .Attr("counters: bool = true")
     .Attr("steps: bool = true")
@@ -85,6 +88,7 @@ REGISTER_OP("TfctrEvRestore")
 Replaces the contents of tables by what TfctrEvSave wrote. New tables are built aside and take their place together:
 after an error every table is what it was, and a lookup meanwhile sees the old or the new rows, never some of both.
 
+key_dtypes: a table of one key dtype refuses the rows of another, whose keys would never be found.
 step: [N], for each table the last step of its rows where the checkpoint has none or `steps` is false; -1 takes the step
   of the save.
 slots, counters, steps: false leaves those out: slots get their initial values, counts begin at 0, rows are as old as
