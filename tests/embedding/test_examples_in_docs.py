@@ -32,6 +32,21 @@ def test_the_example_of_the_readme_runs(
     assert any(name.endswith("/keys") for name in listed) and any(name.endswith("/values") for name in listed)
 
 
+def test_the_examples_of_the_page_on_training_run(
+    repo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (repo_root / "docs" / "training.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 6
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks:
+        exec(compile(block, "docs/training.md", "exec"), names)
+    model = names["model"]
+    assert int(model.step) == 21 and model.tags.contains(["tea", "green", "milk"]).all()
+    assert model.users.size() == 3 + 3 + 2
+
+
 def names_of(module: types.ModuleType, folder: Path) -> dict[str, Any]:
     """What the examples of a module's docstrings take for granted."""
     names: dict[str, Any] = {"tf": tf, "tfctr": tfctr, "np": np}
