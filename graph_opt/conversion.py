@@ -30,7 +30,7 @@ from graph_opt.recheck import compare_items, split_against_plain
 from graph_opt.recognise import find_lookups
 from graph_opt.renewal.record import Recorder
 from graph_opt.report import PassReport
-from graph_opt.saved_model import SavedModelSource, inline, load
+from graph_opt.saved_model import SavedModelSource, check_no_growing_tables, inline, load
 from graph_opt.split.details import split_entries
 from graph_opt.split.features import check_patterns
 from graph_opt.store_files import item_size
@@ -108,6 +108,7 @@ def _prepared(
     source = load(in_path, options.tags)
     if source.is_bundle:
         raise UsageError(f"{source.path}: is a tfctr bundle already; convert the SavedModel that it was made from")
+    check_no_growing_tables(source)
     check_target(Path(out_path), source.path, force=options.force)
     return Conversion(source, Path(out_path), options, progress, note)
 

@@ -7,6 +7,7 @@ three. No variable value is read here.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -192,6 +193,18 @@ def _check_signatures(source: SavedModelSource) -> None:
                             f"{source.path}: signature {name!r}: its {kind} {key!r} is the tensor {tensor!r}, "
                             "which the graph does not have"
                         )
+
+
+def check_no_growing_tables(source: SavedModelSource) -> None:
+    """UsageError where the model holds embedding variables: their rows are no variables, and would be left behind."""
+    graph = source.meta_graph.graph_def
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    names = sorted({json.loads(node.attr["config"].s)["name"] for node in nodes if node.op == "TfctrEvHandle"})
+    if names:
+        raise UsageError(
+            f"{source.path}: holds embedding variables ({', '.join(names)}), and a conversion does not take their rows "
+            "along; serve the SavedModel as it is, tfctr.ServingSession takes it"
+        )
 
 
 def load_inlined(

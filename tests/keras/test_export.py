@@ -169,6 +169,17 @@ def test_what_exists_is_kept(model, folder, batch, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m", "notes"]
 
 
+def test_what_a_killed_export_left_is_put_right(model, tmp_path):
+    dead = 2**22 + 12345  # above any process id
+    (tmp_path / f".m.tfctr-tmp-{dead}").mkdir()
+    target = tfctr.keras.export(model, tmp_path / "m")
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+    target.rename(tmp_path / f".m.tfctr-old-{dead}")
+    with pytest.raises(UsageError, match="it is back in place. Run again"):
+        tfctr.keras.export(model, tmp_path / "m")
+    assert tfctr.ServingSession(target).features
+
+
 def test_a_failing_export_leaves_nothing(model, tmp_path, monkeypatch):
     def full(*_args):
         raise OSError(28, "No space left on device")

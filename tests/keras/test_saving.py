@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tfctr
 from tests.keras.models import batches, ids_model, rows_of, table
+from tfctr.errors import UsageError
 
 READER = """
 import json, os, sys
@@ -127,6 +128,13 @@ def test_loading_replaces_what_the_table_held(written):
     model.load_weights(written[0] / "model.weights.h5")
     assert 10**15 not in rows_of(table(model))
     assert table(model).size() == written[1]["rows"]
+
+
+@pytest.mark.parametrize("name", ["export", "own_export"])
+def test_a_conversion_would_lose_the_rows_and_is_refused(written, tmp_path, name):
+    with pytest.raises(UsageError, match=r"holds embedding variables \(items\), and a conversion does not take their"):
+        tfctr.convert(written[0] / name, tmp_path / "bundle")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_clone_is_empty(written):

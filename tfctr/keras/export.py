@@ -34,8 +34,7 @@ def export(
       sparse  NAME/indices int64 [n, rank], NAME/values [n] and NAME/dense_shape int64 [rank]
     (`model.export` writes one dense tensor for each, in which every row is as long as the longest.) Which parts belong
     together is recorded in assets.extra/tfctr_features.json, so `tfctr.ServingSession` takes a ragged or sparse tensor
-    under NAME, and `tfctr convert` knows it too. Tables go along, with their rows and without optimizer slots being
-    needed; lookups insert nothing.
+    under NAME, and `tfctr convert` knows it too. Tables go along with their rows; lookups insert nothing.
 
     Args:
       model: any built Keras model.
@@ -82,6 +81,11 @@ def _structure(model: keras.Model) -> Any:
 
 
 def _check_target(out: Path, overwrite: bool) -> bool:
+    for path, kind in naming.leftovers(out):
+        if kind == "old" and not out.exists():  # killed between the two renames of a replacement
+            os.rename(path, out)
+            raise UsageError(f"an interrupted export had moved {out} to {path.name}; it is back in place. Run again")
+        writer.remove(path)
     if not os.path.lexists(out):
         return False
     if not overwrite:
