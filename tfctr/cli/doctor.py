@@ -16,6 +16,7 @@ PACKAGES = (
     ("onnxruntime", "onnxruntime", "referee for exported towers"),
     ("tensorrt", "tensorrt", "dense tower on NVIDIA data-centre GPUs: requirements-gpu.txt"),
     ("tensorrt_rtx", "tensorrt_rtx", "builds engines for RTX GPUs, without one too"),
+    ("pyarrow", "pyarrow", "rows of embedding tables from Parquet files"),
 )
 ENGINES = ("openvino", "tensorrt")
 
