@@ -95,7 +95,6 @@ def save_rounds(rows: int, dim: int, rounds: int, folder: pathlib.Path) -> dict[
     save()  # warm-up: traces functions, and tells the size
     size = size_of(target)
     saves.clear()
-    extra.clear()
 
     def write() -> None:
         os.sync()

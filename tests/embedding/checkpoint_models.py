@@ -188,6 +188,27 @@ def load_and_write(folder: str) -> None:
 
 
 def load_again_and_write(folder: str) -> None:
-    """Loads the SavedModel that was saved from a loaded one."""
+    """Loads the SavedModel that was saved from a loaded one; saves and restores tables of two devices."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     loaded = tf.saved_model.load(str(Path(folder) / "again"))
-    np.savez(Path(folder) / "again.npz", again=loaded(IDS).numpy())
+    np.savez(Path(folder) / "again.npz", again=loaded(IDS).numpy(), devices=_two_devices(Path(folder)))
+
+
+def _two_devices(folder: Path) -> np.ndarray:
+    """Rows of two tables, as saved and as restored: [2, tables, rows, DIM]."""
+
+    def tables() -> dict[str, Any]:
+        made = {}
+        for i in range(2):
+            with tf.device(f"/device:CPU:{i}"):
+                made[f"table{i}"] = tfctr.EmbeddingVariable(DIM, f"table{i}")
+                assert made[f"table{i}"].handle.device.endswith(f"CPU:{i}")
+        return made
+
+    saved, restored = tables(), tables()
+    for i, table in enumerate(saved.values()):
+        tfctr.warm_start.from_numpy(table, IDS[:, i], np.full([4, DIM], i + 1, np.float32))
+    tf.train.Checkpoint(**saved).write(str(folder / "devices"))
+    tf.train.Checkpoint(**restored).read(str(folder / "devices")).assert_existing_objects_matched()
+    return np.array([[table.lookup(IDS[:, i]) for i, table in enumerate(each.values())] for each in (saved, restored)])

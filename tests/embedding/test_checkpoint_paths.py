@@ -87,6 +87,14 @@ def test_checkpoints_list_keys_values_and_slots(results: Any) -> None:
     assert {"users/keys", "users/values", "users/slots/accumulator", "users/config"} <= set(v1)
 
 
+def test_tables_of_several_devices_are_one_checkpoint(results: Any) -> None:
+    _, found, folder = results
+    before, after = found["devices"]
+    assert np.unique(before).tolist() == [1.0, 2.0]
+    np.testing.assert_array_equal(after, before)
+    assert {"table0/keys", "table1/keys"} <= set(dict(tf.train.list_variables(str(folder / "devices"))))
+
+
 def test_nothing_lies_beside_the_bundle(results: Any) -> None:
     _, _, folder = results
     assert sorted(path.name for path in (folder / "manager").iterdir()) == [

@@ -92,6 +92,19 @@ def test_another_dtype(tmp_path: Path) -> None:
     assert_refused(prefix, make(), tf.errors.InvalidArgumentError, "table/values", "double", "float")
 
 
+def test_other_keys(tmp_path: Path) -> None:
+    prefix = write(trained(), tmp_path)
+    table = make(key_dtype=tf.string)
+    table.lookup(["a"], training=True)
+    before = table.keys()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="'items'.* keys are int64, the variable's are string"):
+        read(prefix, table)
+    np.testing.assert_array_equal(table.keys(), before)
+    narrow = make(key_dtype=tf.int32)
+    read(prefix, narrow)
+    assert narrow.size() == 3
+
+
 def test_a_newer_format(tmp_path: Path) -> None:
     def newer(tensors: dict[str, Any]) -> None:
         tensors["table/config"] = tensors["table/config"].replace(b'"format": 1, "rows"', b'"format": 2, "rows"')
@@ -265,3 +278,32 @@ def test_tf_train_checkpoint_in_a_tf1_graph_is_refused(tmp_path: Path) -> None:
         checkpoint = tf.train.Checkpoint(table=make())
         with pytest.raises(UsageError, match=r"compat\.v1\.train\.Saver"):
             checkpoint.read(prefix)
+
+
+def test_a_saved_model_for_serving_without_slots(tmp_path: Path) -> None:
+    class Model(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = trained(admission=tfctr.CounterAdmission(2))
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+        def __call__(self, ids: tf.Tensor) -> tf.Tensor:
+            return self.table.lookup(ids)
+
+    model = Model()
+    path = str(tmp_path / "model")
+    with tfctr.checkpoint_options(slots=False, counters=False, steps=False):
+        tf.saved_model.save(model, path)
+    names = [name for name, _ in tf.train.list_variables(f"{path}/variables/variables")]
+    assert [name for name in names if "ATTRIBUTES" not in name and name.startswith("table/")] == [
+        "table/config",
+        "table/keys",
+        "table/values",
+    ]
+    loaded = tf.saved_model.load(path)
+    np.testing.assert_array_equal(loaded(KEYS), model(KEYS))
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        signature = v1.saved_model.load(session, ["serve"], path).signature_def["serving_default"]
+        (given,), (output,) = signature.inputs.values(), signature.outputs.values()
+        np.testing.assert_array_equal(session.run(output.name, {given.name: KEYS}), model(KEYS))

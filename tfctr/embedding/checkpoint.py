@@ -113,6 +113,12 @@ def _nothing() -> None:
     """Destroys nothing."""
 
 
+def key_kind(table: Any) -> str:
+    """ "string" where keys are fingerprints of strings, else "int64"; "" of a loaded table, which does not know."""
+    dtype = getattr(table, "key_dtype", None)
+    return "" if dtype is None else "string" if dtype == tf.string else "int64"
+
+
 def _steps(tables: list[Any], known: bool) -> tf.Tensor:
     """The step of each table; NO_STEP where it is not `known`, or the table has none (one of a loaded SavedModel)."""
     values = []
@@ -150,6 +156,7 @@ def save_tables(prefix: tf.Tensor | str, tables: Mapping[str, Any]) -> list[tf.T
                     step=_steps(group, known),
                     handles=[table.resource_handle for table in group],
                     names=names,
+                    key_dtypes=[key_kind(table) for table in group],
                     **dataclasses.asdict(current_options()),
                 )
             )
@@ -174,6 +181,7 @@ def restore_tables(prefix: tf.Tensor | str, tables: Mapping[str, Any]) -> list[A
                     step=_steps(group, known),
                     handles=[table.resource_handle for table in group],
                     names=names,
+                    key_dtypes=[key_kind(table) for table in group],
                     **dataclasses.asdict(current_options()),
                 )
             )

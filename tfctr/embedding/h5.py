@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfctr.core import library
 from tfctr.embedding import ops
-from tfctr.embedding.checkpoint import NO_STEP, current_options
+from tfctr.embedding.checkpoint import current_options, key_kind
 from tfctr.errors import CorruptFileError, InputError, VersionError
 
 FORMAT = 1
@@ -44,6 +44,7 @@ def save_own_variables(table: Any, store: Any) -> None:
         "format": FORMAT,
         "rows": rows,
         "chunks": chunks,
+        "key_dtype": key_kind(table),
         "slots": list(slots),
         "slots_left_out": not options.slots,
         "table": json.loads(table.config),
@@ -146,6 +147,10 @@ def _description(table: Any, store: Any) -> dict[str, Any]:
             f"{table.owner}: the file is of format {told['format']}, written by a newer tfctr; this one reads formats "
             f"up to {FORMAT}"
         )
+    if told.get("key_dtype", key_kind(table)) != key_kind(table):
+        raise InputError(
+            f"{table.owner}: the file's keys are {told['key_dtype']}, expected {key_kind(table)}: none would be found"
+        )
     if dim != table.dim:
         raise InputError(f"{table.owner}: the file's table has dim {dim}, expected {table.dim}")
     return told
@@ -210,4 +215,4 @@ def _import_counters(table: Any, staged: tf.Tensor, store: Any) -> None:
 
 def _step_of(table: Any) -> tf.Tensor:
     step = getattr(table, "step", None)
-    return tf.cast(tf.convert_to_tensor(max(NO_STEP, 0) if step is None else step), tf.int64)
+    return tf.cast(tf.convert_to_tensor(0 if step is None else step), tf.int64)

@@ -93,13 +93,14 @@ class TableSaveable(saveable_object.SaveableObject):
         """The tensor NAME/config, as Description in ev_save_table.cc writes it."""
         parts = self._parts
         left_out = ", ".join(f'"{name}"' for name in ("slots", "counters", "steps") if not getattr(parts, name))
+        key_dtype = checkpoint.key_kind(self.table)
         return tf.strings.join(
             [
                 '{"format": 1, "rows": "',
                 tf.strings.as_string(rows),
                 '", "step": "',
                 tf.strings.as_string(step),
-                f'", "left_out": [{left_out}], "table": {self.table.config}}}',
+                f'", "key_dtype": "{key_dtype}", "left_out": [{left_out}], "table": {self.table.config}}}',
             ]
         )
 
