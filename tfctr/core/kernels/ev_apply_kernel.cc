@@ -1,6 +1,8 @@
 // TfctrEvApply: one optimizer step of many tables in one op. Tables are updated side by side, each by one thread:
 // gradients of equal keys are summed, checked and clipped, then rows are found (prefetched) and updated block by block.
+// Where a table has very many keys, the rows of all are spread over the threads in pieces instead.
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,13 +23,20 @@ using tensorflow::Tensor;
 
 constexpr int64_t kCyclesPerKey = 300;  // its row aside
 constexpr size_t kBlock = EmbeddingTable::kFindBlock;
+constexpr size_t kTableKeys = 1 << 14;  // a table with more is spread
+constexpr size_t kPieceKeys = 1 << 12;
 
 struct Update {
   tensorflow::core::RefCountPtr<EvResource> ev;
+  std::shared_ptr<EmbeddingTable> table;
   const int64_t* keys = nullptr;
   const float* grads = nullptr;
   size_t n = 0;
   UpdateStep step;
+  Now now;
+  std::unique_ptr<SumScratch> scratch;  // from Prepare on
+
+  const GradientSum& sum() const { return scratch->sum(); }
 };
 
 class EvApplyOp : public OpKernel {
@@ -47,12 +56,20 @@ class EvApplyOp : public OpKernel {
       cycles += static_cast<int64_t>(update.n) * (kCyclesPerKey + 2 * update.ev->config().dim);
     }
     std::vector<absl::Status> statuses(updates.size());
+    const bool spread = std::any_of(updates.begin(), updates.end(), [](const Update& u) { return u.n > kTableKeys; });
     RunSharded(context, tables_, std::max<int64_t>(1, cycles / tables_), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) statuses[i] = Apply(updates[i]);
+      for (int64_t i = begin; i < end; ++i) {
+        Update& update = updates[i];
+        statuses[i] = Prepare(&update);
+        if (spread || !statuses[i].ok()) continue;
+        Apply(update, 0, update.sum().size());
+        update.scratch.reset();  // the next table of this thread takes warm memory
+      }
     });
+    if (spread) ApplyInPieces(context, updates, statuses);
     for (const absl::Status& status : statuses) OP_REQUIRES_OK(context, status);
     for (Update& update : updates) {
-      OP_REQUIRES_OK(context, ToTensorFlow(update.ev->EvictIfDue(update.ev->NowAt(step))));
+      OP_REQUIRES_OK(context, ToTensorFlow(update.ev->EvictIfDue(update.now)));
     }
   }
 
@@ -78,6 +95,7 @@ class EvApplyOp : public OpKernel {
     }
     TF_RETURN_IF_ERROR(GetScalar(context, 3 * tables_ + i, "a learning rate", &update->step.learning_rate));
     update->step.step = step;
+    update->now = update->ev->NowAt(step);
     const Status usable = CheckStep(config.optimizer, update->step);
     if (!usable.ok()) {
       return absl::InvalidArgumentError(
@@ -89,32 +107,56 @@ class EvApplyOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  static absl::Status Apply(const Update& update) {
-    const EvConfig& config = update.ev->config();
-    EvResource::Scratch scratch(update.ev.get());
-    GradientSum& sum = scratch.sum();
-    const Status finite = sum.Sum(update.keys, update.n, update.grads, config.dim);
+  // Sums, checks and clips the gradients.
+  static absl::Status Prepare(Update* update) {
+    const EvConfig& config = update->ev->config();
+    update->scratch = std::make_unique<SumScratch>();
+    GradientSum& sum = update->scratch->sum();
+    const Status finite = sum.Sum(update->keys, update->n, update->grads, config.dim);
     if (!finite.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("update of embedding variable '", config.name, "': ", finite.message));
     }
     if (config.clip.kind != ClipConfig::Kind::kNone) sum.Clip(config.clip);
-    const std::shared_ptr<EmbeddingTable> table = update.ev->table();
-    const Now now = update.ev->NowAt(update.step.step);
-    const bool touch = table->layout().has_last_step() || table->layout().has_last_time();
-    const ReadGuard reading(*table);
-    const UpdateGuard updating(*table);
+    update->table = update->ev->table();
+    return absl::OkStatus();
+  }
+
+  // Updates the rows of distinct keys [begin, end).
+  static void Apply(const Update& update, size_t begin, size_t end) {
+    const EvConfig& config = update.ev->config();
+    const EmbeddingTable& table = *update.table;
+    const bool touch = table.layout().has_last_step() || table.layout().has_last_time();
+    const ReadGuard reading(table);
+    const UpdateGuard updating(table);
     float* rows[kBlock];
-    for (size_t at = 0; at < sum.size(); at += kBlock) {
-      const size_t n = std::min(kBlock, sum.size() - at);
-      table->Find(sum.keys() + at, n, rows);
-      ApplyRows(config.optimizer, table->layout(), update.step, rows, sum.sums() + at * static_cast<size_t>(config.dim),
-                n);
+    for (size_t at = begin; at < end; at += kBlock) {
+      const size_t n = std::min(kBlock, end - at);
+      table.Find(update.sum().keys() + at, n, rows);
+      ApplyRows(config.optimizer, table.layout(), update.step, rows,
+                update.sum().sums() + at * static_cast<size_t>(config.dim), n);
       for (size_t i = 0; touch && i < n; ++i) {
-        if (rows[i] != nullptr) table->Touch(rows[i], now);
+        if (rows[i] != nullptr) table.Touch(rows[i], update.now);
       }
     }
-    return absl::OkStatus();
+  }
+
+  static void ApplyInPieces(OpKernelContext* context, const std::vector<Update>& updates,
+                            const std::vector<absl::Status>& statuses) {
+    struct Piece {
+      const Update* update;
+      size_t begin;
+      size_t end;
+    };
+    std::vector<Piece> pieces;
+    for (size_t i = 0; i < updates.size(); ++i) {
+      const size_t n = statuses[i].ok() ? updates[i].sum().size() : 0;
+      for (size_t at = 0; at < n; at += kPieceKeys) pieces.push_back({&updates[i], at, std::min(n, at + kPieceKeys)});
+    }
+    RunSharded(context, static_cast<int64_t>(pieces.size()), static_cast<int64_t>(kPieceKeys) * kCyclesPerKey,
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t p = begin; p < end; ++p) Apply(*pieces[p].update, pieces[p].begin, pieces[p].end);
+               });
   }
 
   int tables_ = 0;

@@ -93,17 +93,20 @@ class EvLookupGradOp : public OpKernel {
       rows.resize(n);
       lookup.table->Find(lookup.keys, n, rows.data());
     }
-    const std::unique_ptr<float[]> each(lookup.spec->combined() || pooling.limited() ? new float[n * dim] : nullptr);
+    SumScratch scratch;
     if (lookup.spec->combined()) {
+      float* each = scratch.Floats(n * dim);
       PoolGradient(pooling, lookup.splits, static_cast<size_t>(lookup.rows), rows.data(), lookup.weights, fallback,
-                   grads, each.get(), weight_grads);
+                   grads, each, weight_grads);
+      grads = each;
     } else if (pooling.limited()) {
-      CopyRowsGradient(pooling, rows.data(), n, fallback, grads, each.get());
+      float* each = scratch.Floats(n * dim);
+      CopyRowsGradient(pooling, rows.data(), n, fallback, grads, each);
+      grads = each;
     }
-    EvResource::Scratch scratch(lookup.ev);
     GradientSum& sum = scratch.sum();
     // NaN and Inf pass here: what may reach a table is decided where it is updated.
-    (void)sum.Sum(lookup.keys, n, each != nullptr ? each.get() : grads, pooling.dim);
+    (void)sum.Sum(lookup.keys, n, grads, pooling.dim);
     const int64_t unique = static_cast<int64_t>(sum.size());
     Tensor* keys = nullptr;
     Tensor* sums = nullptr;

@@ -12,6 +12,16 @@
 #include "tfctr/core/kernels/store_resource.h"
 
 namespace tfctr {
+struct KeptScratch {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<SumScratch::Memory>> free;  // guarded by mutex
+
+  static KeptScratch& Of() {
+    static KeptScratch* const kept = new KeptScratch;  // never destroyed: ops may run while the process ends
+    return *kept;
+  }
+};
+
 namespace {
 
 // Blocks of work that a caller and threads of the pool take from one counter. The caller does what nobody has begun and
@@ -91,17 +101,29 @@ Status EvResource::EvictIfDue(Now now) {
   return Evict(now, /*dry_run=*/false, &result);
 }
 
-std::unique_ptr<GradientSum> EvResource::TakeScratch() {
-  std::lock_guard<std::mutex> lock(scratch_mutex_);
-  if (scratch_.empty()) return std::make_unique<GradientSum>();
-  std::unique_ptr<GradientSum> sum = std::move(scratch_.back());
-  scratch_.pop_back();
-  return sum;
+SumScratch::SumScratch() {
+  KeptScratch& kept = KeptScratch::Of();
+  std::lock_guard<std::mutex> lock(kept.mutex);
+  if (kept.free.empty()) {
+    kept_ = std::make_unique<Memory>();
+  } else {
+    kept_ = std::move(kept.free.back());
+    kept.free.pop_back();
+  }
 }
 
-void EvResource::ReturnScratch(std::unique_ptr<GradientSum> sum) {
-  std::lock_guard<std::mutex> lock(scratch_mutex_);
-  scratch_.push_back(std::move(sum));
+SumScratch::~SumScratch() {
+  KeptScratch& kept = KeptScratch::Of();
+  std::lock_guard<std::mutex> lock(kept.mutex);
+  kept.free.push_back(std::move(kept_));
+}
+
+float* SumScratch::Floats(size_t n) {
+  if (kept_->size < n) {
+    kept_->floats.reset(new float[n]);
+    kept_->size = n;
+  }
+  return kept_->floats.get();
 }
 
 absl::Status GetEv(tensorflow::OpKernelContext* context, int input, tensorflow::core::RefCountPtr<EvResource>* ev) {

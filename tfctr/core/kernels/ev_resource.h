@@ -84,10 +84,18 @@ class SumScratch {
   ~SumScratch();
   SumScratch(const SumScratch&) = delete;
   SumScratch& operator=(const SumScratch&) = delete;
-  GradientSum& sum() { return *sum_; }
+  GradientSum& sum() { return kept_->sum; }
+  // At least n floats, with any contents.
+  float* Floats(size_t n);
 
  private:
-  std::unique_ptr<GradientSum> sum_;
+  friend struct KeptScratch;
+  struct Memory {
+    GradientSum sum;
+    std::unique_ptr<float[]> floats;
+    size_t size = 0;
+  };
+  std::unique_ptr<Memory> kept_;
 };
 
 // The variable behind input number `input`. NotFound, saying which, when it is gone.
