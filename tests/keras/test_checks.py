@@ -187,7 +187,6 @@ def test_explicit_training_does_not_warn():
         model.compile("adam", "mse")
         model.fit(*batches(), verbose=0)
         model.evaluate(*batches(), verbose=0)
-        train(ids_model(), keras.optimizers.Adam(), *batches(), steps=2)
 
 
 class NoTrainingArgument(keras.Model):

@@ -62,6 +62,15 @@ def test_weights_of_ids():
     np.testing.assert_allclose(made(ragged(dense), weights=ragged(floats)), want, rtol=1e-6)
 
 
+def test_weights_get_a_gradient():
+    made = layer(combiner="sum")
+    rows = known(made)
+    weights = tf.Variable([[1.0, 2.0, 3.0]])
+    with tf.GradientTape() as tape:
+        out = tf.reduce_sum(made(tf.constant(IDS[:1], tf.int64), weights=weights.read_value(), training=True))
+    np.testing.assert_allclose(tape.gradient(out, weights), [[rows[i].sum() for i in IDS[0]]], rtol=1e-5)
+
+
 def test_ragged_rows_stay_ragged():
     made = layer()
     rows = known(made)
