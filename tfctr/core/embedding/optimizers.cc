@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -139,19 +140,21 @@ Status CheckOptimizer(const OptimizerConfig& config) {
   const Kind kind = config.kind;
   const Result<Isa> isa = ActiveIsa();
   if (!isa.ok()) return isa.status();
-  const auto not_negative = [](double x) { return std::isfinite(x) && x >= 0; };
+  // Of the float32 that the inner loops see.
+  const auto not_negative = [](double x) { return std::isfinite(static_cast<float>(x)) && x >= 0; };
+  const auto is_beta = [](double x) { return x >= 0 && static_cast<float>(x) < 1; };
   if (IsAdagrad(kind) || IsAdam(kind)) {
     // 0 would divide 0 by 0 where no gradient has been seen.
-    if (!(std::isfinite(config.epsilon) && config.epsilon > 0)) {
-      return Wrong(kind, "epsilon", Text(config.epsilon), "a finite number above 0");
+    if (!(not_negative(config.epsilon) && config.epsilon >= std::numeric_limits<float>::min())) {
+      return Wrong(kind, "epsilon", Text(config.epsilon), "a finite number of at least 1.2e-38");
     }
   }
   if ((IsAdagrad(kind) || kind == Kind::kFtrl) && !not_negative(config.initial_accumulator)) {
     return Wrong(kind, "initial_accumulator_value", Text(config.initial_accumulator), "a finite number of at least 0");
   }
   if (IsAdam(kind)) {
-    if (!(config.beta1 >= 0 && config.beta1 < 1)) return Wrong(kind, "beta_1", Text(config.beta1), "0 <= beta_1 < 1");
-    if (!(config.beta2 >= 0 && config.beta2 < 1)) return Wrong(kind, "beta_2", Text(config.beta2), "0 <= beta_2 < 1");
+    if (!is_beta(config.beta1)) return Wrong(kind, "beta_1", Text(config.beta1), "0 <= beta_1 < 1");
+    if (!is_beta(config.beta2)) return Wrong(kind, "beta_2", Text(config.beta2), "0 <= beta_2 < 1");
   }
   if (kind == Kind::kAdamW && !not_negative(config.weight_decay)) {
     return Wrong(kind, "weight_decay", Text(config.weight_decay), "a finite number of at least 0");

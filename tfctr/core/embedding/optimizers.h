@@ -19,14 +19,16 @@
 //                    per row: the period of its last update.
 //
 // All are lazy in one sense: a row whose key is not in the batch is not touched. Stock Keras decays m, v and (adamw) w
-// of every row in every step; rows that are in every batch agree with it. Agreement with stock is tested: sgd and
-// adagrad bit for bit with tf.raw_ops; the others within 1e-5 relative or 1e-6 absolute per step. Powers of beta are
-// taken in double by repeated squaring, so early steps of adam are nearer to the formula than Keras, which rounds
-// beta^t to float32 (a difference of up to 1e-5 of the update at beta2 = 0.999).
+// of every row in every step; rows that are in every batch agree with it. Agreement
+// (tests/embedding/test_optimizers.py): sgd, adagrad and, at power -0.5 and dim > 1, ftrl have the bits of the stock
+// sparse ops named above; sgd, adagrad, adam, adamw and ftrl agree with Keras 3 within 1e-5 relative or 1e-6 absolute
+// after 30 updates. Keras has epsilon inside the root of adagrad, and beta^t in float32, where we take it in float64
+// (of beta rounded to float32).
 //
 // Thread-safety: pure functions. Two calls may update one row at one time (Hogwild: floats are never torn, an update
-// can be lost); rows within one call must be distinct. Cost: rows are prefetched; AVX2, dim 16, rows in cache:
-// 5-15 ns a row. The same bits on every instruction set.
+// can be lost); rows within one call must be distinct. Cost: rows are prefetched, so memory is what counts: at dim 16
+// with AVX2, rows in cache take 4-20 ns, random rows of a table of gigabytes 25-90 ns (Zen 3, one core). The same bits
+// on every instruction set.
 #ifndef TFCTR_CORE_EMBEDDING_OPTIMIZERS_H_
 #define TFCTR_CORE_EMBEDDING_OPTIMIZERS_H_
 

@@ -321,6 +321,9 @@ void TestCheck() {
   fails("rowwise_adagrad", [](OptimizerConfig* c) { c->initial_accumulator = -1; }, "initial_accumulator_value is -1");
   fails("adam", [](OptimizerConfig* c) { c->beta1 = 1; }, "beta_1 is 1");
   fails("lazy_adam", [=](OptimizerConfig* c) { c->beta2 = nan; }, "beta_2");
+  fails("adam", [](OptimizerConfig* c) { c->beta2 = 0.99999999; }, "beta_2 is 0.99999999");  // 1 in float32
+  fails("adam", [](OptimizerConfig* c) { c->epsilon = 1e-60; }, "epsilon is 1e-60");         // 0 in float32
+  fails("ftrl", [](OptimizerConfig* c) { c->initial_accumulator = 1e300; }, "is 1e+300");    // inf in float32
   fails("adamw", [](OptimizerConfig* c) { c->weight_decay = -0.5; }, "weight_decay is -0.5");
   fails("ftrl", [](OptimizerConfig* c) { c->learning_rate_power = 0.5; }, "learning_rate_power is 0.5");
   fails("ftrl", [](OptimizerConfig* c) { c->l1 = -1; }, "l1_regularization_strength is -1");
