@@ -518,3 +518,35 @@ def test_a_group_counts_and_steps_together() -> None:
     assert users.frequency([1, 2]).tolist() == [2, 1] and items.frequency([5]).tolist() == [3]
     np.testing.assert_array_equal(rows[1][0], rows[3][1])
     assert np.abs(rows[1]).max() > 0
+
+
+def test_a_lookup_in_a_branch_has_a_gradient_where_it_is_taken() -> None:
+    users = table(initializer=tfctr.Constant(1.0), rate=1.0)
+
+    @tf.function
+    def train(taken: tf.Tensor, ids: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            rows = tf.cond(taken, lambda: users.lookup(ids, training=True), lambda: tf.zeros([tf.size(ids), 4]))
+            loss = tf.reduce_sum(rows)
+        tfctr.minimize(loss, [users], tape=tape)
+
+    for taken in (True, False, True):
+        train(tf.constant(taken), tf.constant([1, -2], tf.int64))
+    np.testing.assert_array_equal(users.lookup([1, -2]), np.full([2, 4], -1.0))
+
+
+def test_the_gradient_of_a_lookup_in_a_loop_is_refused() -> None:
+    users = table()
+    ids = tf.constant([1, -2], tf.int64)
+
+    @tf.function
+    def train() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(
+                tf.map_fn(lambda one: users.lookup(one, training=True), ids, fn_output_signature=tf.float32)
+            )
+        tfctr.minimize(loss, [users], tape=tape)
+
+    with pytest.raises(UsageError, match="a gradient came for a lookup within a loop"):
+        train()
+    assert tf.map_fn(users.lookup, ids, fn_output_signature=tf.float32).shape == [2, 4]

@@ -6,14 +6,18 @@ Thin: every function is one op of tfctr/core/ops/embedding_ops.cc, which says wh
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.core.framework import cpp_shape_inference_pb2
+from tensorflow.python.ops import handle_data_util
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 from tfctr.core import library
+from tfctr.errors import UsageError
 
-_MAX_ROWS = 2**63 - 1  # rows of the dense shape of a gradient: any int64 is a key
 NO_LIMIT = -1.0  # max_norm of a lookup without one
 COMBINERS = ("sum", "mean", "sqrtn")
 
@@ -61,7 +65,16 @@ def handle(config: str, *, shared_name: str = "", container: str = "", name: str
     Raises:
       tf.errors.InvalidArgumentError: the config is wrong, or the name has a table with another config.
     """
-    return library.load().tfctr_ev_handle(config=config, shared_name=shared_name, container=container, name=name)
+    made = library.load().tfctr_ev_handle(config=config, shared_name=shared_name, container=container, name=name)
+    _tell_shape(made, json.loads(config)["dim"])
+    return made
+
+
+def _tell_shape(table: tf.Tensor, dim: int) -> None:
+    """Gives the handle the shape [0, dim] of float32: gradients of `tf.cond` want to know what a branch's zeros are."""
+    data = cpp_shape_inference_pb2.CppShapeInferenceResult.HandleData(is_set=True)
+    data.shape_and_type.add(shape=tf.TensorShape([0, dim]).as_proto(), dtype=tf.float32.as_datatype_enum)
+    handle_data_util.set_handle_data(table, data)
 
 
 def beside(table: tf.Tensor) -> Any:
@@ -203,9 +216,13 @@ def set_frozen(table: tf.Tensor, frozen: tf.Tensor | bool) -> Any:
 
 
 def slices_of(keys: tf.Tensor, grads: tf.Tensor, dim: int) -> tf.IndexedSlices:
-    """The gradient of a table: rows `grads` of flat `keys`; keys may repeat."""
+    """The gradient of a table: rows `grads` of flat `keys`; keys may repeat.
+
+    Its dense shape has no rows, as the handle's: any int64 is a key, so no dense tensor can hold it. int32, as
+    TensorFlow makes the zeros of a branch of `tf.cond` that was not taken.
+    """
     return tf.IndexedSlices(
-        tf.reshape(grads, [-1, dim]), tf.reshape(keys, [-1]), dense_shape=tf.constant([_MAX_ROWS, dim], tf.int64)
+        tf.reshape(grads, [-1, dim]), tf.reshape(keys, [-1]), dense_shape=tf.constant([0, dim], tf.int32)
     )
 
 
@@ -217,9 +234,21 @@ def _specs_of(op: tf.Operation) -> list[LookupSpec]:
     ]
 
 
+def _refuse_loops(graph: Any) -> None:
+    """TensorFlow adds the gradients of a loop's turns up densely, which for a table would drop most of them."""
+    while graph is not None:
+        if isinstance(graph, WhileBodyFuncGraph):
+            raise UsageError(
+                "embedding variables: a gradient came for a lookup within a loop (tf.while_loop, tf.map_fn, tf.scan, a "
+                "for over a tensor), expected lookups before the loop: look all ids up at once, and take rows inside"
+            )
+        graph = getattr(graph, "outer_graph", None)
+
+
 @tf.RegisterGradient("TfctrEvLookup")
 def _lookup_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     """IndexedSlices for each handle. A plain lookup needs no op for it; the others sum their occurrences in one."""
+    _refuse_loops(getattr(op, "graph", None))  # none in eager mode
     specs = _specs_of(op)
     n, s = len(specs), op.get_attr("S")
     inputs = list(op.inputs)
