@@ -27,8 +27,8 @@
 //
 // Thread-safety: pure functions. Two calls may update one row at one time (Hogwild: floats are never torn, an update
 // can be lost); rows within one call must be distinct. Cost: rows are prefetched, so memory is what counts: at dim 16
-// with AVX2, rows in cache take 4-20 ns, random rows of a table of gigabytes 25-90 ns (Zen 3, one core). The same bits
-// on every instruction set.
+// with AVX2, rows in cache take 4-17 ns, random rows of a table of 2 GB 35-130 ns (Zen 3, one core of a busy machine;
+// benchmarks/embedding/rows_bench). The same bits on every instruction set.
 #ifndef TFCTR_CORE_EMBEDDING_OPTIMIZERS_H_
 #define TFCTR_CORE_EMBEDDING_OPTIMIZERS_H_
 

@@ -54,7 +54,7 @@ static inline Floats Load(const float* from) {
 }
 static inline void Store(float* to, Floats value) { WriteRow(to, reinterpret_cast<const float*>(&value), kFloats); }
 
-// The first `count` only, as far as a vector goes; the others are 0. No call of memcpy for a few bytes.
+// The first `count` < kFloats only; the others are 0. No call of memcpy for a few bytes.
 static inline Floats LoadPart(const float* from, size_t count) {
   Floats value{};
 #pragma GCC unroll 16
@@ -119,14 +119,12 @@ struct RowwiseAdagrad {
     Floats sums[kVectors] = {};
     size_t c = 0;
     for (; c + 16 <= task.dim; c += 16) {
-      for (size_t v = 0; v < kVectors; ++v) {
-        Floats g;
-        std::memcpy(&g, grad + c + v * kFloats, sizeof g);
-        sums[v] = sums[v] + g * g;
-      }
+      for (size_t i = 0; i < kVectors; ++i) AddSquares(grad + c + i * kFloats, &sums[i]);
     }
-    for (size_t v = 0; c < task.dim; c += kFloats, ++v) {
-      const Floats g = LoadPart(grad + c, task.dim - c);  // as far as a vector goes
+    size_t v = 0;
+    for (; c + kFloats <= task.dim; c += kFloats, ++v) AddSquares(grad + c, &sums[v]);
+    if (c < task.dim) {
+      const Floats g = LoadPart(grad + c, task.dim - c);
       sums[v] = sums[v] + g * g;
     }
     // Upper half to lower half, until one is left.
@@ -142,6 +140,11 @@ struct RowwiseAdagrad {
     const float sum = LoadRelaxed(slot) + part[0] / static_cast<float>(task.dim);
     StoreRelaxed(slot, sum);
     rate = task.learning_rate / (SqrtOne(sum) + task.epsilon);
+  }
+  static inline void AddSquares(const float* grad, Floats* sum) {
+    Floats g;
+    std::memcpy(&g, grad, sizeof g);
+    *sum = *sum + g * g;
   }
   void Update(Floats g, Floats& w, Floats*) const { w = w - g * rate; }
   float rate;
