@@ -180,6 +180,41 @@ def test_two_optimizers_each_with_its_own_variables():
     assert rows_of(wide.table) == before  # its rate is 0
 
 
+class Wrapper(keras.Model):
+    """Trains a model that it holds, and calls that one directly."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.net(x, training=True) - y) ** 2)
+        variables = self.net.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def test_the_step_is_that_of_the_optimizer_which_trains():
+    """Not of one that a model was compiled with for its metrics; and known where the model is not compiled."""
+    x, y = batches()
+    metrics_only = ids_model(eviction=tfctr.StepEviction(100))
+    metrics_only.compile("rmsprop", "mse")
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.iterations.assign(40)
+    train(metrics_only, optimizer, x, y, steps=2)
+    train(metrics_only, optimizer, x + 1000, y, steps=1)
+    assert int(table(metrics_only).step.numpy()) == int(optimizer.iterations.numpy()) == 43
+    told = table(metrics_only).export()
+    assert {int(step) for step in told.last_step[told.keys >= 1000]} == {42}
+
+    wrapped = Wrapper(ids_model(optimizer=tfctr.optimizers.SGD("model")))
+    wrapped.compile(keras.optimizers.SGD(0.1))
+    wrapped.fit(x, y, batch_size=16, verbose=0)
+    assert int(table(wrapped.net).step.numpy()) == 4
+
+
 def test_multi_optimizer():
     model = ids_model(optimizer=tfctr.optimizers.SGD("model"))
     chosen = {True: keras.optimizers.SGD(0.5), False: keras.optimizers.Adam(0.01)}

@@ -111,8 +111,6 @@ class Embedding(keras.layers.Layer):
         learns = self.trainable and not self.table.frozen
         insert = bool(training) and learns
         checks.check_call(self.name, insert)
-        if insert:
-            self._follow(checks.compiled_optimizer())
         if learns and training is None:
             self._warn_of_training()
         rows = self._rows(ids, weights, insert)
@@ -136,11 +134,6 @@ class Embedding(keras.layers.Layer):
         if shape is not None:
             rows = tf.ensure_shape(rows, [*shape[1], self.dim])
         return rows
-
-    def _follow(self, optimizer: keras.optimizers.Optimizer | None) -> None:
-        """The step is the compiled optimizer's. Where there is none it is the table's own, moved on by each update."""
-        if optimizer is not None and self.table.step is not optimizer.iterations.value:
-            self.table.use_step(optimizer.iterations)
 
     def _warn_of_training(self) -> None:
         """Once per layer: a tape records, and nobody said whether this is training."""
@@ -185,7 +178,7 @@ class Embedding(keras.layers.Layer):
             store[_STEP] = np.array([tf.convert_to_tensor(self.table.step).numpy()], np.int64)
 
     def load_own_variables(self, store: Any) -> None:
-        """Replaces the table's rows by those of the file, and its step if no optimizer's has taken its place yet."""
-        if _STEP in store and self.table.owns_step and current_options().steps:
+        """Replaces the table's rows by those of the file, and its step."""
+        if _STEP in store and current_options().steps:
             self.table.step.assign(np.asarray(store[_STEP])[0])
         h5.load_own_variables(self.table, store)

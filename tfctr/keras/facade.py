@@ -18,6 +18,7 @@ class TableVariable(keras.Variable):
     Keras optimizers hand the gradient of a variable with `overwrite_with_gradient` to its `assign` once per step,
     without slots, clipping or weight decay, and leave the rest of the step as it is. That `assign` is the table's own
     fused update here, with the step and, where the table follows it, the learning rate of the optimizer that called.
+    The update also moves the table's own step on, which the lookups of the next step see.
     `handle` is the table's, which lookups tell tapes of: so a tape asked for the gradient of this variable has it.
     """
 
