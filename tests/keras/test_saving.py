@@ -1,5 +1,6 @@
 """Every kind of Keras save, loaded in a new process: the same predictions, and training goes on from there."""
 
+import copy
 import json
 import os
 import subprocess
@@ -46,11 +47,11 @@ model = fresh()
 model.optimizer.build(model.trainable_variables)
 tf.train.Checkpoint(model=model, optimizer=model.optimizer).read("checkpoint").assert_existing_objects_matched()
 note("checkpoint", model)
-for name in ("export", "own_export"):
+for name in ("export", "own_export", "saved_model"):
     loaded = tf.saved_model.load(name)
     run = loaded.signatures["serving_default"]
     key = list(run.structured_input_signature[1])[0]
-    told[name] = {"scores": run(**{key: tf.constant(x)})["output_0"].numpy().tolist()}
+    told[name] = {"scores": next(iter(run(**{key: tf.constant(x)}).values())).numpy().tolist()}
 told["session"] = {"scores": tfctr.ServingSession("own_export").predict({"ids": x})["output_0"].tolist()}
 print(json.dumps(told))
 """
@@ -71,6 +72,7 @@ def written(tmp_path_factory):
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(folder / "checkpoint"))
     model.export(str(folder / "export"), verbose=False)
     tfctr.keras.export(model, folder / "own_export")
+    tf.saved_model.save(model, str(folder / "saved_model"))
     ev = table(model)
     said = {
         "scores": model.predict(x, verbose=0),
@@ -97,7 +99,7 @@ def read(written, repo_root):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("kind", ["keras", "h5", "checkpoint", "export", "own_export", "session"])
+@pytest.mark.parametrize("kind", ["keras", "h5", "checkpoint", "export", "own_export", "saved_model", "session"])
 def test_predictions_are_equal_in_a_new_process(written, read, kind):
     np.testing.assert_allclose(read[kind]["scores"], written[1]["scores"], rtol=1e-6, atol=1e-7)
 
@@ -135,6 +137,14 @@ def test_a_conversion_would_lose_the_rows_and_is_refused(written, tmp_path, name
     with pytest.raises(UsageError, match=r"holds embedding variables \(items\), and a conversion does not take their"):
         tfctr.convert(written[0] / name, tmp_path / "bundle")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_copy_is_another_table_with_the_same_rows(written):
+    model = keras.saving.load_model(written[0] / "model.keras")
+    twin = copy.deepcopy(model)
+    assert rows_of(table(twin)) == rows_of(table(model))
+    table(twin).lookup([10**12, 10**12], training=True)
+    assert table(twin).size() == table(model).size() + 1
 
 
 def test_a_clone_is_empty(written):
