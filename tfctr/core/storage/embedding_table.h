@@ -9,7 +9,7 @@
 // Thread-safety: every method may be called from any thread, except where it says otherwise. Locks are taken in the
 // order structure (erase, snapshot) -> gate (updates) -> admission -> shard; a thread that holds an UpdateGuard must
 // not call FindOrInsert, Put, EraseIf or a snapshot.
-// Cost: Find takes no lock. Index 16 bytes an entry at a load of 0.5 to 0.7; rows lie in huge pages.
+// Cost: Find takes no lock. Index 16 bytes an entry at a load of 0.54 to 0.75; rows lie in huge pages.
 #ifndef TFCTR_CORE_STORAGE_EMBEDDING_TABLE_H_
 #define TFCTR_CORE_STORAGE_EMBEDDING_TABLE_H_
 

@@ -49,9 +49,9 @@ struct alignas(64) IndexArray {
     return static_cast<size_t>((static_cast<unsigned __int128>(place) * capacity) >> 64);
   }
 
+  // Of an array with so many homes; made by IndexMemory.
+  static size_t Entries(size_t capacity);
   static size_t Bytes(size_t capacity);
-  static IndexArray* New(size_t capacity);  // null when the system has no more memory
-  static void Delete(IndexArray* array);
 };
 
 // Where a key lies: its shard, and its place in the shard's hash range.

@@ -36,6 +36,8 @@ void TouchMemory(void* memory, size_t bytes) {
 #endif
 }
 
+void DropMemory(void* memory, size_t bytes) { ::madvise(memory, Pages(bytes), MADV_DONTNEED); }
+
 void UnmapMemory(void* memory, size_t bytes) {
   if (memory != nullptr) ::munmap(memory, Pages(bytes));
 }

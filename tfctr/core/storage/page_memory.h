@@ -17,6 +17,8 @@ void* MapMemory(size_t bytes);
 // Gets all pages of mapped memory at once, for what will be written everywhere soon: several times cheaper than a fault
 // for each page, and than two where it is read before it is written.
 void TouchMemory(void* memory, size_t bytes);
+// Gives the pages back and keeps the addresses, which hold zeros then.
+void DropMemory(void* memory, size_t bytes);
 void UnmapMemory(void* memory, size_t bytes);
 
 }  // namespace tfctr

@@ -39,16 +39,14 @@ TableState::TableState(TableConfig c)
 }
 
 TableState::~TableState() {
-  for (std::atomic<IndexArray*>& index : indexes) IndexArray::Delete(index.load(std::memory_order_relaxed));
-  for (const Retired& retire : retired) IndexArray::Delete(retire.index);
+  for (std::atomic<IndexArray*>& index : indexes) index_memory.Delete(index.load(std::memory_order_relaxed));
+  for (const Retired& retire : retired) index_memory.Delete(retire.index);
 }
 
-uint64_t TableState::Bytes() const {
-  return used_bytes.load(std::memory_order_relaxed) + (config.admission == nullptr ? 0 : config.admission->bytes());
-}
+uint64_t TableState::CounterBytes() const { return config.admission == nullptr ? 0 : config.admission->bytes(); }
 
 bool TableState::Charge(uint64_t more, uint64_t headroom) {
-  const uint64_t counters = config.max_bytes == 0 || config.admission == nullptr ? 0 : config.admission->bytes();
+  const uint64_t counters = config.max_bytes == 0 ? 0 : CounterBytes();
   const uint64_t before = used_bytes.fetch_add(more, std::memory_order_relaxed);
   if (config.max_bytes == 0 || before + more + counters + headroom <= config.max_bytes) return true;
   Discharge(more);
@@ -79,7 +77,7 @@ bool TableState::Rebuild(size_t at, size_t capacity) {
   for (;; capacity += capacity / 8 + 1) {
     const size_t bytes = IndexArray::Bytes(capacity);
     if (!Charge(bytes, 0)) return false;
-    IndexArray* const array = IndexArray::New(capacity);
+    IndexArray* const array = index_memory.New(capacity);
     if (array == nullptr) {
       Discharge(bytes);
       return false;
@@ -96,7 +94,7 @@ bool TableState::Rebuild(size_t at, size_t capacity) {
       to->row = from->row;
     }
     if (!fits) {  // the last cluster ran over the tail
-      IndexArray::Delete(array);
+      index_memory.Delete(array);
       Discharge(bytes);
       continue;
     }
@@ -132,7 +130,8 @@ float* TableState::NewRow(TableShard* shard) {
       if (free_rows.empty()) std::vector<float*>().swap(free_rows);
     }
     if (shard->spare.empty()) {
-      const uint64_t headroom = largest_index.load(std::memory_order_relaxed);
+      // Room for the next index array of a shard is kept.
+      const uint64_t headroom = largest_index.load(std::memory_order_relaxed) * 3 / 2;
       while (!Charge(rows * stride, headroom)) {
         if (rows == 1) return nullptr;
         rows /= 2;
@@ -171,7 +170,7 @@ void TableState::RetireIndex(IndexArray* array) {
   const uint64_t tag = epochs.Tag();
   if (tag < epochs.Oldest()) {
     Discharge(array->bytes);
-    IndexArray::Delete(array);
+    index_memory.Delete(array);
     return;
   }
   std::lock_guard<std::mutex> lock(retired_mutex);
@@ -194,7 +193,7 @@ bool TableState::Reclaim() {
   for (Retired& each : gone) {
     if (each.index != nullptr) {
       Discharge(each.index->bytes);
-      IndexArray::Delete(each.index);
+      index_memory.Delete(each.index);
       continue;
     }
     std::lock_guard<std::mutex> lock(free_mutex);

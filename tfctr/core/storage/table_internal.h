@@ -15,12 +15,13 @@
 #include "tfctr/core/storage/embedding_table.h"
 #include "tfctr/core/storage/epoch.h"
 #include "tfctr/core/storage/hash_index.h"
+#include "tfctr/core/storage/index_memory.h"
 #include "tfctr/core/storage/row_arena.h"
 #include "tfctr/core/storage/update_gate.h"
 
 namespace tfctr {
 
-inline constexpr double kMaxLoad = 0.7;   // of an index array, erased entries included; then it is rebuilt
+inline constexpr double kMaxLoad = 0.75;  // of an index array, erased entries included; then it is rebuilt
 inline constexpr double kHardLoad = 0.9;  // where max_bytes forbids a larger one
 inline constexpr double kGrowth = 1.4;
 inline constexpr size_t kFirstCapacity = 8;
@@ -48,7 +49,8 @@ struct TableState {
   // Memory is asked for before it is taken. False when that would exceed max_bytes less `headroom`.
   bool Charge(uint64_t more, uint64_t headroom);
   void Discharge(uint64_t bytes) { used_bytes.fetch_sub(bytes, std::memory_order_relaxed); }
-  uint64_t Bytes() const;
+  uint64_t Bytes() const { return used_bytes.load(std::memory_order_relaxed) + CounterBytes(); }
+  uint64_t CounterBytes() const;
   Status NoSpace(const char* what) const;
 
   // The next larger capacity of a shard's index. Shards grow at different sizes of the table: the memory of all is
@@ -88,6 +90,7 @@ struct TableState {
   bool zero_slots = true;
   std::vector<TableShard> shards;
   std::vector<std::atomic<IndexArray*>> indexes;  // by shard: what readers load
+  IndexMemory index_memory;
   RowArena arena;
   std::atomic<uint64_t> used_bytes{0};
   std::atomic<uint64_t> largest_index{0};  // bytes: what a rebuild of any shard may need
