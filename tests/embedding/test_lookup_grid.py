@@ -101,9 +101,10 @@ def ours(variable: Any, ids: Any, weights: Any, combiner: str, limit: float | No
 def test_grid(tables, dim, batch):
     variable, rows = tables[dim]
     lengths = BATCHES[batch]
-    # Stock itself can't do this batch of no ids at all in some combinations; ours gives zeros.
+    # Stock refuses some batches without any id; ours are zeros.
     empty = sum(lengths) == 0
-    for seed, (combiner, kind, limit) in enumerate(itertools.product(COMBINERS, WEIGHTS, LIMITS)):
+    kinds = WEIGHTS if dim in (3, 65) else WEIGHTS[:3]
+    for seed, (combiner, kind, limit) in enumerate(itertools.product(COMBINERS, kinds, LIMITS)):
         ids, weights = batch_of(lengths, kind, seed)
         upstream = np.random.default_rng(seed).normal(size=(len(lengths), dim)).astype(np.float32)
         looked, of_rows, of_weights = ours(variable, ids, weights, combiner, limit, upstream)
