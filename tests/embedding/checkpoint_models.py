@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfctr
-from tfctr.embedding import saver_v1
+from tfctr.core import library
+from tfctr.embedding import checkpoint, ops, saver_v1
 
 v1 = tf.compat.v1
 
@@ -195,20 +196,40 @@ def load_again_and_write(folder: str) -> None:
     np.savez(Path(folder) / "again.npz", again=loaded(IDS).numpy(), devices=_two_devices(Path(folder)))
 
 
+class TableOn(checkpoint.CheckpointedTable):
+    """A table of a device, as those of parameter servers are: `EmbeddingVariable` puts local ones on CPU:0."""
+
+    def __init__(self, device: str, value: float) -> None:
+        super().__init__(device=device)
+        self._config = tfctr.EmbeddingVariable(DIM, "plain").config
+        assert self.handle.device.endswith(device)
+        if value:
+            nothing = tf.zeros([0], tf.int64)
+            with tf.device(device):
+                library.load().tfctr_ev_import(
+                    handle=self.handle,
+                    step=tf.constant(0, tf.int64),
+                    keys=IDS[:, 0],
+                    values=np.full([len(IDS), DIM], value, np.float32),
+                    slots=[],
+                    slot_names=[],
+                    frequency=nothing,
+                    last_step=nothing,
+                    last_time=nothing,
+                )
+
+    def _create_resource(self) -> tf.Tensor:
+        return ops.handle(self._config, shared_name=f"on{self._resource_device}{id(self)}")
+
+    def rows(self) -> np.ndarray:
+        with tf.device(self._resource_device):
+            return ops.lookup([self.handle], [tf.constant(IDS[:, 0])], [ops.LookupSpec(DIM)])[0].numpy()
+
+
 def _two_devices(folder: Path) -> np.ndarray:
     """Rows of two tables, as saved and as restored: [2, tables, rows, DIM]."""
-
-    def tables() -> dict[str, Any]:
-        made = {}
-        for i in range(2):
-            with tf.device(f"/device:CPU:{i}"):
-                made[f"table{i}"] = tfctr.EmbeddingVariable(DIM, f"table{i}")
-                assert made[f"table{i}"].handle.device.endswith(f"CPU:{i}")
-        return made
-
-    saved, restored = tables(), tables()
-    for i, table in enumerate(saved.values()):
-        tfctr.warm_start.from_numpy(table, IDS[:, i], np.full([4, DIM], i + 1, np.float32))
+    saved = {f"table{i}": TableOn(f"CPU:{i}", i + 1) for i in range(2)}
+    restored = {f"table{i}": TableOn(f"CPU:{i}", 0) for i in range(2)}
     tf.train.Checkpoint(**saved).write(str(folder / "devices"))
     tf.train.Checkpoint(**restored).read(str(folder / "devices")).assert_existing_objects_matched()
-    return np.array([[table.lookup(IDS[:, i]) for i, table in enumerate(each.values())] for each in (saved, restored)])
+    return np.array([[table.rows() for table in each.values()] for each in (saved, restored)])
