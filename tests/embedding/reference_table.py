@@ -172,6 +172,10 @@ class ReferenceTable:
         self._last_period = max(period, before)
         return step > 0 and period > before
 
+    def forget_periods(self) -> None:
+        """What a restore does: the next update is the first one that is seen."""
+        self._last_period = None
+
     # Eviction and the rest
 
     def evict(self, step: int, time_ms: int, dry_run: bool = False) -> policies.Report:
