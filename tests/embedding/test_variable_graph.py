@@ -94,6 +94,8 @@ def test_names_are_those_of_the_variable_scope_and_not_taken_twice() -> None:
         with v1.variable_scope("tower"):
             users = table()
         assert users.name == "tower/users"
+        with pytest.raises(UsageError, match="'users': step is 3"):
+            table(step=3)  # has not taken the name
         table()
         with pytest.raises(UsageError, match="'users': this graph has an embedding variable of that name"):
             table()

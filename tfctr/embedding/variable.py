@@ -92,11 +92,7 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
         with tf.init_scope():
             self._eager = tf.executing_eagerly()
             self._name = naming.variable_name(name, self._eager)
-            if replicas > 1:
-                raise UsageError(
-                    f"{self.owner}: the strategy has {replicas} replicas, expected one: a table lives once, and would "
-                    f"take their gradients one by one; use one device, or parameter servers"
-                )
+            self._check_surroundings(replicas, clock)
             self._key_dtype = key_conversion.key_dtype(self.owner, key_dtype)
             self._options = table_config.table_options(
                 self._name,
@@ -114,8 +110,8 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
                 expected_rows=expected_rows,
                 shards=shards,
             )
-            if clock is not None and not isinstance(clock, ManualClock):
-                raise UsageError(f"{self.owner}: clock is {clock!r}, expected a tfctr.ManualClock or None")
+            self._own_step = False
+            self.use_step(step)
             self._config = self._options.to_json(self._protected_keys)
             self._shared_name = naming.table_name(self._name, shared_name, self._eager)
             self._keeps_table = shared_name is not None
@@ -123,13 +119,20 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
             self._frozen = False
             super().__init__(device="/CPU:0")
             self._make_table()
-            self._own_step = False
-            self.use_step(step)
             self._clock = clock
             if clock is not None:
                 self._start_clock(clock)
             if not self._eager:
                 saver_v1.add_to_graph(self)
+
+    def _check_surroundings(self, replicas: int, clock: Any) -> None:
+        if replicas > 1:
+            raise UsageError(
+                f"{self.owner}: the strategy has {replicas} replicas, expected one: a table lives once, and would take "
+                f"their gradients one by one; use one device, or parameter servers"
+            )
+        if clock is not None and not isinstance(clock, ManualClock):
+            raise UsageError(f"{self.owner}: clock is {clock!r}, expected a tfctr.ManualClock or None")
 
     def _protected_keys(self, keys: Sequence[Any]) -> list[int]:
         return key_conversion.protected(self.owner, self._key_dtype, keys)
