@@ -121,11 +121,14 @@ struct RowwiseAdagrad {
     for (; c + 16 <= task.dim; c += 16) {
       for (size_t i = 0; i < kVectors; ++i) AddSquares(grad + c + i * kFloats, &sums[i]);
     }
-    size_t v = 0;
-    for (; c + kFloats <= task.dim; c += kFloats, ++v) AddSquares(grad + c, &sums[v]);
-    if (c < task.dim) {
-      const Floats g = LoadPart(grad + c, task.dim - c);
-      sums[v] = sums[v] + g * g;
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v, c += kFloats) {
+      if (c + kFloats <= task.dim) {
+        AddSquares(grad + c, &sums[v]);
+      } else if (c < task.dim) {
+        const Floats g = LoadPart(grad + c, task.dim - c);
+        sums[v] = sums[v] + g * g;
+      }
     }
     // Upper half to lower half, until one is left.
     for (size_t half = kVectors / 2; half > 0; half /= 2) {
