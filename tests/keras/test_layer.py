@@ -239,6 +239,7 @@ def test_bad_options_are_refused_when_the_layer_is_made():
         ({"admission": 3}, "admission is 3"),
         ({"eviction": "old"}, "eviction is 'old'"),
         ({"optimizer": "adam"}, "optimizer is 'adam'"),
+        ({"key_dtype": "words"}, "key_dtype is 'words', expected tf.int64, tf.int32 or tf.string"),
         ({"step": tf.Variable(0, dtype=tf.int64)}, "step is the optimizer's iterations"),
     ]:
         with pytest.raises(UsageError, match=message):

@@ -139,6 +139,16 @@ def test_a_conversion_would_lose_the_rows_and_is_refused(written, tmp_path, name
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_that_does_not_fit_changes_nothing(written):
+    model = ids_model(admission=tfctr.CounterAdmission(2), optimizer=tfctr.optimizers.SGD(0.1))
+    table(model).lookup([10**15] * 2, training=True)
+    # Keras gathers what went wrong into a ValueError.
+    with pytest.raises(ValueError, match="'items': the file has the optimizer slots momentum, velocity, the table has"):
+        model.load_weights(written[0] / "model.weights.h5")
+    assert set(rows_of(table(model))) == {10**15}
+    assert int(table(model).step.numpy()) == 0
+
+
 def test_a_copy_is_another_table_with_the_same_rows(written):
     model = keras.saving.load_model(written[0] / "model.keras")
     twin = copy.deepcopy(model)

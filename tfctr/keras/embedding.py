@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfctr.embedding import h5, optimizers
 from tfctr.embedding.checkpoint import current_options
+from tfctr.embedding.keys import key_dtype as to_key_dtype
 from tfctr.embedding.lookup import embedding_lookup, embedding_lookup_sparse
 from tfctr.embedding.variable import EmbeddingVariable
 from tfctr.errors import UsageError
@@ -84,7 +85,9 @@ class Embedding(keras.layers.Layer):
         checks.check_replicas(self.name)
         if "step" in table_options:
             raise UsageError(f"embedding layer {self.name!r}: step is the optimizer's iterations, and can't be given")
-        self._ids = ids_spec.IdsSpec(self.name, dim, combiner, tf.as_dtype(key_dtype))
+        self._ids = ids_spec.IdsSpec(
+            self.name, dim, combiner, to_key_dtype(f"embedding layer {self.name!r}", key_dtype)
+        )
         self.max_norm = max_norm
         self.autocast = False  # weights of ids stay float32 under a mixed policy
         self.supports_jit = False
@@ -178,7 +181,13 @@ class Embedding(keras.layers.Layer):
             store[_STEP] = np.array([tf.convert_to_tensor(self.table.step).numpy()], np.int64)
 
     def load_own_variables(self, store: Any) -> None:
-        """Replaces the table's rows by those of the file, and its step."""
+        """Replaces the table's rows by those of the file, and its step; after an error both are as before."""
+        step = self.table.step
+        before = tf.convert_to_tensor(step).numpy()
         if _STEP in store and current_options().steps:
-            self.table.step.assign(np.asarray(store[_STEP])[0])
-        h5.load_own_variables(self.table, store)
+            step.assign(np.asarray(store[_STEP])[0])  # first: rows without a step of their own are as old as it
+        try:
+            h5.load_own_variables(self.table, store)
+        except BaseException:
+            step.assign(before)
+            raise
