@@ -321,3 +321,33 @@ def test_a_name_with_another_config_is_refused():
 def test_a_wrong_config_is_refused_by_member(config, said):
     with pytest.raises(tf.errors.InvalidArgumentError, match=said):
         ops.handle(config, shared_name="never_made")
+
+
+@pytest.mark.parametrize("large", [10_000, 60_000])
+def test_updates_of_any_size(large):
+    """The second is spread over the threads in pieces."""
+    rng = np.random.default_rng(large)
+    variables = [table(3, initializer=tfctr.Constant(0.0)) for _ in range(2)]
+    handles = [variable.handle for variable in variables]
+    keys = [rng.integers(0, 30_000, large), rng.integers(0, 50, 500)]
+    grads = [rng.normal(size=(len(k), 3)).astype(np.float32) for k in keys]
+    for variable, k in zip(variables, keys, strict=True):
+        variable.lookup(k[::2], training=True)
+    inserted = [set(k[::2]) for k in keys]
+
+    def apply(grads: list[np.ndarray]) -> None:
+        ops.apply(handles, [tf.constant(k) for k in keys], [tf.constant(g) for g in grads], [1.0, 0.5], 0)
+
+    apply(grads)
+    for variable, k, g, rate, have in zip(variables, keys, grads, [1.0, 0.5], inserted, strict=True):
+        distinct, place = np.unique(k, return_inverse=True)
+        sums = np.zeros([len(distinct), 3])
+        np.add.at(sums, place, g)
+        sums[[key not in have for key in distinct]] = 0  # no row, no update
+        np.testing.assert_allclose(variable.lookup(distinct), -rate * sums, rtol=1e-4, atol=1e-4)
+        assert variable.size() == len(have)
+    before = variables[0].lookup(keys[0]).numpy()
+    grads[0][-1, -1] = np.nan
+    with pytest.raises(tf.errors.InvalidArgumentError, match=str(keys[0][-1])):
+        apply(grads)
+    np.testing.assert_array_equal(variables[0].lookup(keys[0]), before)
