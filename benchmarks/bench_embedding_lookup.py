@@ -1,10 +1,11 @@
 """Lookups in dynamic tables: an EmbeddingVariable against tf.gather on a static variable, stock's hash tables, TFRA.
 
 Run: python -m benchmarks.bench_embedding_lookup [--quick] [--rows 1000000,10000000] [--dims 16,64] [--rounds 40]
-     [--threads 1] [--huge-pages] [--skip tfra,mutable] [--json FILE]
+     [--batch 100000] [--threads 1] [--huge-pages] [--skip tfra,mutable] [--json FILE]
 
 Batches of 100,000 ids, every id in the table, uniform and Zipf 1.05, a ring of 16 different batches; one tf.function
-call each, output rows included. Our table and one opponent at a time take turns (both grown to full size before).
+call each, output rows included: of 100,000 x 64 floats they are 26 MB of fresh pages, a cost that all share and that
+--batch 10000 leaves out. Our table and one opponent at a time take turns (both grown to full size before).
 --huge-pages restarts the process with GLIBC_TUNABLES=glibc.malloc.hugetlb=1, for every contestant.
 Floors: 0.9 times tf.gather (geometric mean over the grid), 5 times TFRA, 2 times DenseHashTable.
 """
@@ -53,19 +54,20 @@ class TfraTable:
         if worker.call("lookup_setup", rows=rows, dim=dim) != rows:
             raise AssertionError("TFRA lost rows")
 
-    def runner(self, exponent: float | None) -> Run:
-        self._worker.call("lookup_batches", rows=self._rows, exponent=exponent, batches=RING)
+    def runner(self, exponent: float | None, batch: int) -> Run:
+        shape = {"rows": self._rows, "exponent": exponent, "batches": RING, "batch": batch}
+        self._worker.call("lookup_batches", **shape)
         return lambda k: self._worker.call("lookup", batch=k)
 
 
-def _runner(table: Any, rows: int, exponent: float | None) -> Run:
+def _runner(table: Any, rows: int, exponent: float | None, batch: int) -> Run:
     if isinstance(table, TfraTable):
-        return table.runner(exponent)
-    batches = [table.batch(r) for r in lookup_rows(rows, exponent, RING)]
+        return table.runner(exponent, batch)
+    batches = [table.batch(r) for r in lookup_rows(rows, exponent, RING, batch)]
     return lambda k: table.run(batches[k])
 
 
-def measure(rows: int, dim: int, rounds: int, opponents: list[str], worker: Any) -> list[dict[str, Any]]:
+def measure(rows: int, dim: int, batch: int, rounds: int, opponents: list[str], worker: Any) -> list[dict[str, Any]]:
     """One size: our table against each opponent, both popularities. A list of points."""
     import tensorflow as tf
 
@@ -75,9 +77,9 @@ def measure(rows: int, dim: int, rounds: int, opponents: list[str], worker: Any)
     for opponent in opponents:
         table = TfraTable(worker, rows, dim) if opponent == "tfra" else OPPONENTS[opponent](rows, dim)
         for popularity, exponent in (("uniform", None), ("zipf", ZIPF)):
-            runs = {"ours": _runner(ours, rows, exponent), "theirs": _runner(table, rows, exponent)}
+            runs = {"ours": _runner(ours, rows, exponent, batch), "theirs": _runner(table, rows, exponent, batch)}
             if opponent == "gather":
-                batches = [ours.batch(r) for r in lookup_rows(rows, exponent, RING)]
+                batches = [ours.batch(r) for r in lookup_rows(rows, exponent, RING, batch)]
                 runs["training"] = lambda k, batches=batches: ours.training(batches[k])
             found = duel(runs, rounds, warmup=4, batches=RING)
             point = {"rows": rows, "dim": dim, "popularity": popularity, "opponent": table.name}
@@ -87,7 +89,7 @@ def measure(rows: int, dim: int, rounds: int, opponents: list[str], worker: Any)
             what = f"{rows / 1e6:g}M x {dim} {popularity}"
             for name, label in (("ours", "EmbeddingVariable"), ("theirs", table.name), ("training", "EV training")):
                 if name in found:
-                    print(times_line(what, label, found[name], BATCH / 1e6))
+                    print(times_line(what, label, found[name], batch / 1e6))
             r = point["ratio"]
             print(f"{'':<26}x {r['paired']:.2f} (minima {r['min']:.2f}, medians {r['median']:.2f})", flush=True)
         del table
@@ -116,6 +118,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="1000000,10000000")
     parser.add_argument("--dims", default="16,64")
+    parser.add_argument("--batch", type=int, default=BATCH, help="ids of a lookup")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1, help="intra-op threads of every contestant")
     parser.add_argument("--skip", default="", help="opponents to leave out: gather,dense,mutable,tfra")
@@ -133,13 +136,19 @@ def main(argv: list[str] | None = None) -> int:
         opponents.remove("tfra")
     configure(args.threads)
     use_clock(args.clock)
-    print(f"batches of {BATCH:,} ids, {args.threads} thread(s), {machine()}; min / median / p99", flush=True)
+    print(f"batches of {args.batch:,} ids, {args.threads} thread(s), {machine()}; min / median / p99", flush=True)
     worker = tfra_client.TfraWorker(args.threads, args.huge_pages, args.clock) if "tfra" in opponents else None
     points = []
     for rows in sizes:
         for dim in (int(n) for n in args.dims.split(",")):
-            points += measure(rows, dim, rounds, opponents, worker)
-    figures = {"machine": machine(), "threads": args.threads, "points": points, "summary": summary(points)}
+            points += measure(rows, dim, args.batch, rounds, opponents, worker)
+    figures = {
+        "machine": machine(),
+        "threads": args.threads,
+        "batch": args.batch,
+        "points": points,
+        "summary": summary(points),
+    }
     if worker:
         figures["tfra"] = worker.versions
         worker.close()

@@ -67,8 +67,8 @@ class Worker:
         self._state = {"tables": [table], "lookup": self._tf.function(lambda ids: table.lookup(ids))}
         return int(table.size())
 
-    def lookup_batches(self, rows: int, exponent: float | None, batches: int) -> None:
-        drawn = lookup_rows(rows, exponent, batches)
+    def lookup_batches(self, rows: int, exponent: float | None, batches: int, batch: int) -> None:
+        drawn = lookup_rows(rows, exponent, batches, batch)
         self._state["batches"] = [self._tf.constant(keys_of(r)) for r in drawn]
 
     def lookup(self, batch: int) -> float:
