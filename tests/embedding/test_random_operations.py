@@ -20,9 +20,10 @@ from tests.embedding.reference_table import Adagrad, ReferenceTable
 
 DIM = 3
 RATE = 0.5
-KEYS = st.sampled_from([-(2**63), 2**63 - 1, -1, 0, *range(1, 9)])
+ALL_KEYS = [-(2**63), 2**63 - 1, -1, 0, 1, 2, 3, 4]
+KEYS = st.sampled_from(ALL_KEYS)
 BATCH = st.lists(KEYS, max_size=6)
-PROTECTED = st.lists(KEYS, max_size=2).map(tuple)
+PROTECTED = st.lists(KEYS, max_size=4).map(tuple)
 ADMISSIONS = st.one_of(
     st.none(),
     st.integers(1, 4).map(tfctr.CounterAdmission),
@@ -36,11 +37,12 @@ ADMISSIONS = st.one_of(
 )
 EVICTIONS = st.lists(
     st.one_of(
-        st.builds(tfctr.StepEviction, st.integers(0, 4), min_rows=st.integers(0, 3), protected_keys=PROTECTED),
-        st.builds(tfctr.TtlEviction, st.integers(0, 4), protected_keys=PROTECTED),
+        st.builds(tfctr.StepEviction, st.integers(0, 3), min_rows=st.integers(0, 3), protected_keys=PROTECTED),
+        st.builds(tfctr.TtlEviction, st.integers(0, 3), protected_keys=PROTECTED),
         st.builds(tfctr.L2Eviction, st.sampled_from([0.3, 0.8]), min_rows=st.integers(0, 3)),
-        st.builds(tfctr.CapacityEviction, st.integers(2, 6), st.sampled_from(["lru", "lfu"]), protected_keys=PROTECTED),
+        st.builds(tfctr.CapacityEviction, st.integers(1, 4), st.sampled_from(["lru", "lfu"]), protected_keys=PROTECTED),
     ),
+    min_size=1,
     max_size=3,
 )
 
@@ -56,7 +58,7 @@ class Operations(RuleBasedStateMachine):
             "optimizer": tfctr.optimizers.Adagrad(RATE),
             "admission": admission,
             "eviction": eviction,
-            "evict_every_steps": every if eviction else 0,
+            "evict_every_steps": every,
             "default_value": 7.0,
             "seed": 1,
             "initializer": tfctr.Uniform(-0.5, 0.5),
@@ -104,14 +106,13 @@ class Operations(RuleBasedStateMachine):
         self.reference.apply(ids, gradients, RATE, *self.now)
         self.step.assign_add(1)
 
-    @rule(seconds=st.integers(1, 3))
     def wait(self, seconds: int) -> None:
         self.clock.advance(seconds)
+        self.step.assign_add(seconds)
 
-    @rule(dry_run=st.booleans())
-    def evict(self, dry_run: bool) -> None:
-        if not self.table.options.eviction:
-            return
+    @rule(seconds=st.integers(0, 4), dry_run=st.booleans())
+    def evict(self, seconds: int, dry_run: bool) -> None:
+        self.wait(seconds)
         got = self.table.evict(dry_run=dry_run)
         want = self.reference.evict(*self.now, dry_run=dry_run)
         assert [(policy.rows, policy.counters) for policy in got.policies] == list(
@@ -146,8 +147,11 @@ class Operations(RuleBasedStateMachine):
         np.testing.assert_array_equal(rows.values[order], np.reshape([row.value for row in want], [-1, DIM]))
         slots = [row.slots["accumulator"] for row in want]
         np.testing.assert_array_equal(rows.slots["accumulator"][order], np.reshape(slots, [-1, DIM]))
-        probes = [-(2**63), 2**63 - 1, -1, 0, *range(1, 9)]
-        assert self.table.frequency(np.array(probes)).tolist() == self.reference.frequency(probes)
+        if rows.last_step is not None:
+            assert rows.last_step[order].tolist() == [row.last_step for row in want]
+        if rows.last_time_ms is not None:
+            assert rows.last_time_ms[order].tolist() == [row.last_time_ms for row in want]
+        assert self.table.frequency(np.array(ALL_KEYS)).tolist() == self.reference.frequency(ALL_KEYS)
         assert self.table.counters() == len(self.reference.admission.counters())
 
 
@@ -155,7 +159,7 @@ def test_any_sequence_of_operations() -> None:
     run_state_machine_as_test(
         Operations,
         settings=settings(
-            max_examples=40,
+            max_examples=50,
             stateful_step_count=25,
             deadline=None,
             derandomize=True,
