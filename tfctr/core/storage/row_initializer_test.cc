@@ -169,8 +169,9 @@ void TestOrderAndBatchesDoNotMatter() {
 
 // A value may never change between releases: a table restored without some of its rows would get others.
 void TestValuesOfRecord() {
-  const std::vector<std::pair<Kind, uint64_t>> expected = {
-      {Kind::kUniform, 0xa9b0cf1f40345d2du}, {Kind::kNormal, 0x10dfaa8cbb0f8cfcu}, {Kind::kTruncatedNormal, 0xc08660c3be3b42d7u}};
+  const std::vector<std::pair<Kind, uint64_t>> expected = {{Kind::kUniform, 0xa9b0cf1f40345d2du},
+                                                           {Kind::kNormal, 0x10dfaa8cbb0f8cfcu},
+                                                           {Kind::kTruncatedNormal, 0xc08660c3be3b42d7u}};
   for (const auto& [kind, sum] : expected) {
     const std::vector<float> values = Filled(RowInitializer({kind, -0.5f, 0.5f, 20240607}, 19), SomeKeys());
     uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over the words
