@@ -7,7 +7,9 @@
 #ifndef TFCTR_CORE_KERNELS_EV_BUNDLE_H_
 #define TFCTR_CORE_KERNELS_EV_BUNDLE_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,10 +55,11 @@ struct TablePlace {
 // Attributes `names` and `key_dtypes` of an op over `count` tables.
 absl::Status GetPlaces(tensorflow::OpKernelConstruction* context, int count, std::vector<TablePlace>* places);
 
-// Adds the tensors of `table` to the bundle. `config_json` is what the table was made from.
+// Adds the tensors of `table` to the bundle. `config_json` is what the table was made from. `written` is called now and
+// then, when more has gone to the writer.
 absl::Status SaveTable(const std::shared_ptr<EmbeddingTable>& table, const std::string& config_json,
                        const TablePlace& place, const CheckpointParts& parts, Now now,
-                       tensorflow::BundleWriter* writer);
+                       const std::function<void()>& written, tensorflow::BundleWriter* writer);
 
 // Makes a table of `config` with what the bundle has at `place`. InvalidArgument, naming variable, checkpoint and
 // both sides, where the two don't fit; DataLoss where the bytes are not what was written. now.step < 0 means the step

@@ -155,7 +155,8 @@ absl::Status SaveRowsAtOnce(TableSnapshot* snapshot, size_t slots, RowColumnsWri
   return writer->Append(all, 0, static_cast<int64_t>(all.rows));
 }
 
-absl::Status SaveRows(TableSnapshot* snapshot, const RowLayout& layout, RowColumnsWriter* writer) {
+absl::Status SaveRows(TableSnapshot* snapshot, const RowLayout& layout, const std::function<void()>& written,
+                      RowColumnsWriter* writer) {
   const int64_t slice_rows = SliceRows(layout.dim());
   if (static_cast<int64_t>(snapshot->rows()) <= slice_rows) {
     return SaveRowsAtOnce(snapshot, layout.slots().size(), writer);
@@ -166,6 +167,7 @@ absl::Status SaveRows(TableSnapshot* snapshot, const RowLayout& layout, RowColum
     for (size_t begin = 0; begin < block.rows; begin += static_cast<size_t>(slice_rows)) {
       const int64_t rows = std::min<int64_t>(slice_rows, static_cast<int64_t>(block.rows - begin));
       TF_RETURN_IF_ERROR(writer->Append(block, begin, rows));
+      written();
     }
   }
   return absl::OkStatus();
@@ -261,7 +263,8 @@ absl::Status GetPlaces(tensorflow::OpKernelConstruction* context, int count, std
 }
 
 absl::Status SaveTable(const std::shared_ptr<EmbeddingTable>& table, const std::string& config_json,
-                       const TablePlace& place, const CheckpointParts& parts, Now now, BundleWriter* writer) {
+                       const TablePlace& place, const CheckpointParts& parts, Now now,
+                       const std::function<void()>& written, BundleWriter* writer) {
   const std::string& name = place.name;
   const Admission* admission = table->admission().get();
   if (admission != nullptr && parts.counters) {
@@ -274,7 +277,7 @@ absl::Status SaveTable(const std::shared_ptr<EmbeddingTable>& table, const std::
   TableSnapshot snapshot(table);
   const int64_t rows = static_cast<int64_t>(snapshot.rows());
   RowColumnsWriter columns(table->layout(), name, parts, rows, writer);
-  TF_RETURN_IF_ERROR(SaveRows(&snapshot, table->layout(), &columns));
+  TF_RETURN_IF_ERROR(SaveRows(&snapshot, table->layout(), written, &columns));
   Tensor description(tensorflow::DT_STRING, TensorShape({}));
   description.scalar<tensorflow::tstring>()() = Description(config_json, place.key_dtype, rows, parts, now);
   return writer->Add(TensorName(name, "config"), description);
