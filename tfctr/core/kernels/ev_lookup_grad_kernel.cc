@@ -1,7 +1,8 @@
 // TfctrEvLookupGrad: gradients of lookups that are combined or limited, summed per distinct key, and of the weights.
 // Lookups are worked on side by side. Rows are read again only where the formula needs them (max_norm, weights).
 #include <algorithm>
-#include <cstring>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -48,11 +49,12 @@ class EvLookupGradOp : public OpKernel {
       OP_REQUIRES_OK(context, CheckGrads(lookups[i], context->input(2 * tables + splits_ + weights_ + i), i));
       cycles += lookups[i].n * (kCyclesPerKey + 2 * specs_[i].pooling.dim);
     }
+    std::vector<absl::Status> statuses(specs_.size());
+    std::mutex allocating;  // a context is for one thread at a time
     const auto work = [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int w = specs_[i].weights;
-        const absl::Status status = Sum(context, lookups[i], static_cast<int>(i), w < 0 ? nullptr : weight_grads[w]);
-        if (!status.ok()) context->SetStatus(status);
+        statuses[i] = Sum(context, lookups[i], static_cast<int>(i), w < 0 ? nullptr : weight_grads[w], &allocating);
       }
     };
     // Lookups that share weights add to the same gradients.
@@ -61,6 +63,7 @@ class EvLookupGradOp : public OpKernel {
     } else {
       RunSharded(context, tables, std::max<int64_t>(1, cycles / tables), work);
     }
+    for (const absl::Status& status : statuses) OP_REQUIRES_OK(context, status);
   }
 
  private:
@@ -80,7 +83,8 @@ class EvLookupGradOp : public OpKernel {
                                                    ", expected ", lookup.rows, " rows of ", lookup.spec->pooling.dim));
   }
 
-  absl::Status Sum(OpKernelContext* context, const EvLookup& lookup, int i, float* weight_grads) const {
+  absl::Status Sum(OpKernelContext* context, const EvLookup& lookup, int i, float* weight_grads,
+                   std::mutex* allocating) const {
     const int tables = static_cast<int>(specs_.size());
     const Pooling& pooling = lookup.spec->pooling;
     const size_t n = static_cast<size_t>(lookup.n);
@@ -110,8 +114,11 @@ class EvLookupGradOp : public OpKernel {
     const int64_t unique = static_cast<int64_t>(sum.size());
     Tensor* keys = nullptr;
     Tensor* sums = nullptr;
-    TF_RETURN_IF_ERROR(context->allocate_output(i, TensorShape({unique}), &keys));
-    TF_RETURN_IF_ERROR(context->allocate_output(tables + i, TensorShape({unique, pooling.dim}), &sums));
+    {
+      std::lock_guard<std::mutex> lock(*allocating);
+      TF_RETURN_IF_ERROR(context->allocate_output(i, TensorShape({unique}), &keys));
+      TF_RETURN_IF_ERROR(context->allocate_output(tables + i, TensorShape({unique, pooling.dim}), &sums));
+    }
     std::copy_n(sum.keys(), unique, keys->flat<int64_t>().data());
     std::copy_n(sum.sums(), unique * pooling.dim, sums->flat<float>().data());
     return absl::OkStatus();
