@@ -92,6 +92,11 @@ def config_of(name: str = "users", **given: Any) -> dict[str, Any]:
         (lambda: tfctr.ManualClock(-1), "ManualClock: seconds is -1"),
         (lambda: config_of(dim=0), "embedding variable 'users': dim is 0, expected a whole number >= 1"),
         (lambda: config_of(dim=2.0), "embedding variable 'users': dim is 2.0"),
+        (
+            lambda: config_of(dim=[4, 8]),
+            "'users': dim is [4, 8], expected one whole number: all rows of a table have one dim",
+        ),
+        (lambda: config_of(dim=len), "a dimension per key is not supported"),
         (lambda: config_of(seed=-1), "embedding variable 'users': seed is -1"),
         (lambda: config_of(initializer="uniform"), "initializer is 'uniform', expected Uniform, Normal"),
         (lambda: config_of(initializer=options.Initializer()), "expected Uniform, Normal"),
@@ -228,3 +233,21 @@ def test_every_public_name_is_there_and_documented() -> None:
         assert getattr(tfctr, name) is not None
         assert name.startswith("__") or getattr(tfctr, name).__doc__, name
     assert set(tfctr.__all__) <= set(dir(tfctr))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("device", "/GPU:0", "device is '/GPU:0', expected no such option: tables lie in the memory of the host"),
+        ("devices", ["/GPU:0"], "never on a GPU"),
+        ("complementary_strategy", "Q-R", "multi-hash tables, .* are not supported"),
+        ("embedding_block_num", 4, "a dimension per key is not supported"),
+    ],
+)
+def test_what_is_out_of_scope_is_refused_by_name(option: str, value: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=f"embedding variable 'users': {option} is .*"):
+        tfctr.EmbeddingVariable(4, "users", **{option: value})
+    with pytest.raises(UsageError, match=words):
+        tfctr.keras.Embedding(4, name="users", **{option: value})
+    with pytest.raises(TypeError, match="'users': got an unexpected keyword argument 'admision'"):
+        tfctr.EmbeddingVariable(4, "users", admision=None)

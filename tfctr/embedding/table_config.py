@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tfctr.embedding import option_values as check
+from tfctr.embedding import out_of_scope
 from tfctr.embedding.optimizers import Optimizer
 from tfctr.embedding.options import (
     Admission,
@@ -117,6 +118,7 @@ def table_options(
       UsageError: names the variable, the option, what came and what was expected.
     """
     owner = f"embedding variable {name!r}"
+    out_of_scope.check_one_dimension(owner, dim)
     dim = check.whole(owner, "dim", dim, 1, MAX_DIM)
     policies = evictions(name, eviction)
     every = check.whole(owner, "evict_every_steps", evict_every_steps, 0)

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfctr.embedding import keys as key_conversion
-from tfctr.embedding import naming, ops, saver_v1, table_config
+from tfctr.embedding import naming, ops, out_of_scope, saver_v1, table_config, tracing
 from tfctr.embedding import option_values as check
 from tfctr.embedding.checkpoint import CheckpointedTable
 from tfctr.embedding.clock import ManualClock
@@ -26,6 +26,7 @@ from tfctr.embedding.table_admin import TableAdmin
 from tfctr.errors import UsageError
 
 
+@tracing.as_written
 class EmbeddingVariable(TableAdmin, CheckpointedTable):
     """A table from ids to rows of `dim` float32 numbers that grows as ids appear and shrinks by rule.
 
@@ -60,6 +61,7 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
       clock: a `tfctr.ManualClock`; None: the system's clock.
       shared_name: a fixed name of the table, by which several processes find it on one parameter server. None: the
         name in a TF1 graph, else one that no other variable has.
+      unknown: options of other systems that ask for GPU tables, multi-hash or a dimension per key are refused by name.
 
     Raises:
       UsageError: an option is wrong, the name is taken, or a strategy with several replicas is in scope; names the
@@ -87,11 +89,13 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
         step: Any = None,
         clock: ManualClock | None = None,
         shared_name: str | None = None,
+        **unknown: Any,
     ) -> None:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         with tf.init_scope():
             self._eager = tf.executing_eagerly()
             self._name = naming.variable_name(name, self._eager)
+            out_of_scope.refuse_options(self.owner, unknown)
             self._check_surroundings(replicas, clock)
             self._key_dtype = key_conversion.key_dtype(self.owner, key_dtype)
             self._options = table_config.table_options(
