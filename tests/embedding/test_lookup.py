@@ -31,6 +31,32 @@ def test_every_key_is_an_ordinary_one():
     assert variable.size() == len(EXTREMES)
 
 
+def test_many_tables_take_one_op_each_way():
+    variables = [table(2, name=f"t{k}") for k in range(26)]
+
+    @tf.function(input_signature=[tf.TensorSpec([26, None], tf.int64)])
+    def train(ids):
+        splits = tf.constant([0, 2, 5], tf.int64)
+        with tf.GradientTape() as tape:
+            rows = tfctr.embedding_lookup_group(
+                [
+                    tfctr.Lookup(v, tf.RaggedTensor.from_row_splits(ids[k], splits), combiner="sum")
+                    if k % 2
+                    else (v, ids[k])
+                    for k, v in enumerate(variables)
+                ],
+                training=True,
+            )
+            loss = tf.add_n([tf.reduce_sum(one) for one in rows])
+        tfctr.minimize(loss, variables, tape=tape)
+
+    ours = [op.type for op in train.get_concrete_function().graph.get_operations() if op.type.startswith("TfctrEv")]
+    assert sorted(ours) == ["TfctrEvApply", "TfctrEvLookup", "TfctrEvLookupGrad"]
+    before = [v.size() for v in variables]
+    train(np.arange(26 * 5).reshape(26, 5))
+    assert before == [0] * 26 and [v.size() for v in variables] == [5] * 26
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (5,), (2, 3), (2, 0, 3), (1, 2, 3, 4)])
 def test_rows_have_the_shape_of_the_ids(shape):
     variable = table(3)

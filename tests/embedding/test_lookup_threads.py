@@ -92,6 +92,25 @@ def test_a_row_is_whole_whatever_goes_on(admission, tmp_path):
     np.testing.assert_array_equal(found, values[keys].astype(np.float32))
 
 
+def test_thirty_two_threads_with_batches_of_any_size():
+    """Other systems' lookups mix up shapes and rows of concurrent requests: here by one traced function."""
+    variable = tfctr.EmbeddingVariable(8, default_value=9.0, seed=1)
+    values = np.full([2 * KEYS, 8], 9.0, np.float32)  # half of the ids have no row
+    values[:KEYS] = variable.lookup(np.arange(KEYS), training=True).numpy()
+    assert (values[:KEYS] != 9.0).all()
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int64)])
+    def serve(ids: tf.Tensor) -> tf.Tensor:
+        return variable.lookup(ids)
+
+    def read(rng: np.random.Generator) -> None:
+        ids = rng.integers(0, 2 * KEYS, rng.integers(0, 20, 2))
+        np.testing.assert_array_equal(serve(tf.constant(ids)).numpy(), values[ids])
+
+    run_together([read] * 32)
+    assert variable.size() == KEYS
+
+
 def test_counts_are_exact():
     """Eight threads count the same keys; nothing is lost, and every key is admitted once."""
     variable = tfctr.EmbeddingVariable(4, admission=tfctr.CounterAdmission(50), record_frequency=True)

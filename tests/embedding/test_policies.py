@@ -69,6 +69,32 @@ def test_ids_that_come_once_do_not_fill_a_bounded_table() -> None:
     assert set(variable.frequency(np.arange(1000) + 59_000).tolist()) == {1}
 
 
+def test_eviction_takes_the_same_rows_after_a_restore(tmp_path: Path) -> None:
+    """Frequencies, ages and counters are in the checkpoint, so that what goes does not depend on a restart."""
+
+    def make(shards: int) -> tfctr.EmbeddingVariable:
+        policies = [tfctr.StepEviction(30, protected_keys=(3,)), tfctr.CapacityEviction(40, "lfu")]
+        return table(admission=tfctr.CounterAdmission(2), eviction=policies, shards=shards)
+
+    variable = make(4)
+    random = np.random.default_rng(0)
+    for step in range(60):
+        ids = np.append(step // 2 + random.zipf(1.3, 60) % 90, 10_000 + step)  # one that comes once
+        variable.lookup(ids, training=True)
+        variable.apply_gradients(tf.IndexedSlices(tf.ones([30, 8]), ids[:30]))
+    back = make(7)
+    prefix = tf.train.Checkpoint(table=variable).write(str(tmp_path / "ckpt"))
+    tf.train.Checkpoint(table=back).read(prefix).assert_consumed()
+    expected = variable.evict()
+    assert all(part.rows > 0 for part in expected.policies) and expected.counters > 0
+    found = back.evict()
+    assert (found.rows, found.counters) == (expected.rows, expected.counters)
+    assert [(part.rows, part.counters) for part in found.policies] == [
+        (part.rows, part.counters) for part in expected.policies
+    ]
+    assert sorted(back.keys().tolist()) == sorted(variable.keys().tolist())
+
+
 def test_automatic_eviction_goes_on_after_a_restore_of_an_earlier_step(tmp_path: Path) -> None:
     step = tf.Variable(0, dtype=tf.int64)
     variable = table(eviction=tfctr.StepEviction(4), evict_every_steps=10, step=step)
