@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from tfctr.embedding import ops
+from tfctr.embedding import ops, tracing
 from tfctr.embedding import training as updates
 from tfctr.embedding.variable import EmbeddingVariable
 from tfctr.errors import InputError, UsageError
@@ -36,6 +36,7 @@ class Lookup:
     max_norm: float | None = None
 
 
+@tracing.as_written
 def embedding_lookup(
     variable: EmbeddingVariable,
     ids: Any,
@@ -64,6 +65,7 @@ def embedding_lookup(
     return embedding_lookup_group([Lookup(variable, ids, max_norm=max_norm)], training=training, name=name)[0]
 
 
+@tracing.as_written
 def embedding_lookup_sparse(
     variable: EmbeddingVariable,
     sp_ids: Any,
@@ -100,6 +102,7 @@ def embedding_lookup_sparse(
     return embedding_lookup_group([lookup], training=training, name=name)[0]
 
 
+@tracing.as_written
 def embedding_lookup_group(
     lookups: Sequence[Lookup | tuple[EmbeddingVariable, Any]], *, training: Any = False, name: str | None = None
 ) -> list[Any]:

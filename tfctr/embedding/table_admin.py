@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfctr.core import library
-from tfctr.embedding import ops
+from tfctr.embedding import ops, tracing
 from tfctr.embedding import option_values as check
 from tfctr.embedding.options import Eviction
 from tfctr.errors import InputError, UsageError
@@ -68,6 +68,7 @@ class TableRows:
     last_time_ms: Any
 
 
+@tracing.as_written
 class TableAdmin:
     """The part of `EmbeddingVariable` that is about the table as a whole."""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfctr.embedding import ops
+from tfctr.embedding import ops, tracing
 from tfctr.embedding.table_admin import as_step
 from tfctr.embedding.variable import EmbeddingVariable
 from tfctr.errors import InputError, UsageError
@@ -32,6 +32,7 @@ def common_step(variables: Sequence[EmbeddingVariable]) -> tf.Tensor:
     return values[0] if len(values) == 1 else tf.reduce_max(tf.stack(values))
 
 
+@tracing.as_written
 def apply_gradients(
     grads_and_variables: Iterable[tuple[Any, EmbeddingVariable]],
     *,
@@ -89,6 +90,7 @@ def apply_gradients(
     return _next_step(variables, before, [op for op in applied if op is not None])
 
 
+@tracing.as_written
 def minimize(
     loss: Any,
     variables: Sequence[Any],

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfctr.embedding import h5, optimizers
+from tfctr.embedding import h5, optimizers, tracing
 from tfctr.embedding.checkpoint import current_options
 from tfctr.embedding.keys import key_dtype as to_key_dtype
 from tfctr.embedding.lookup import embedding_lookup, embedding_lookup_sparse
@@ -22,6 +22,7 @@ _STEP = "step"  # name in a Keras file, beside those of tfctr.embedding.h5
 
 
 @keras.saving.register_keras_serializable(package="tfctr")
+@tracing.as_written
 class Embedding(keras.layers.Layer):
     """Looks ids up in a table that grows with the ids it meets: no vocabulary, no collisions.
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
+from tfctr.embedding import tracing
 from tfctr.errors import UsageError
 
 _MARK = "_tfctr_checks_finite"
@@ -42,6 +43,7 @@ def check_finite(optimizer: _Optimizer) -> _Optimizer:
 
 
 def _checking(optimizer: keras.optimizers.Optimizer, apply: Callable[..., Any]) -> Callable[..., Any]:
+    @tracing.as_written
     @functools.wraps(apply)
     def checked(grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         grads = list(grads)
