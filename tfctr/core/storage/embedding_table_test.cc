@@ -239,6 +239,16 @@ void TestPut() {
   CHECK_EQ(table->layout().slot(one, 1)[0], 2.0f);
 }
 
+// Room is made by erasing the smallest keys.
+size_t EraseSmallest(EmbeddingTable* table, size_t wanted) {
+  std::vector<int64_t> all;
+  for (int s = 0; s < table->shards(); ++s) {
+    table->ForEach(s, [&](int64_t key, const float*) { all.push_back(key); });
+  }
+  std::sort(all.begin(), all.end());
+  return table->EraseIf(all.data(), std::min(all.size(), std::max(wanted, all.size() / 32)), Always);
+}
+
 void TestMaxBytes() {
   TableConfig config;
   config.max_bytes = 200000;
@@ -258,15 +268,7 @@ void TestMaxBytes() {
   const uint64_t full = table->size();
   CHECK(full > 1000);
 
-  // Room is made by erasing the smallest keys.
-  table->set_make_room([](EmbeddingTable* self, size_t wanted) {
-    std::vector<int64_t> all;
-    for (int s = 0; s < self->shards(); ++s) {
-      self->ForEach(s, [&](int64_t key, const float*) { all.push_back(key); });
-    }
-    std::sort(all.begin(), all.end());
-    return self->EraseIf(all.data(), std::min(all.size(), std::max(wanted, all.size() / 32)), Always);
-  });
+  table->set_make_room(EraseSmallest);
   for (int64_t at = 10000; at < 60000; at += 100) {
     std::vector<int64_t> batch(100);
     for (size_t i = 0; i < batch.size(); ++i) batch[i] = at + static_cast<int64_t>(i);
@@ -274,6 +276,41 @@ void TestMaxBytes() {
     CHECK(table->bytes() <= 200000);
   }
   CHECK(table->size() > full / 2);
+}
+
+// At its limit a table stays as full as it was, however often its keys are replaced: erased entries must not take the
+// places of live ones.
+void TestTurnoverAtLimit() {
+  for (const bool counters : {false, true}) {
+    for (const auto& [max_bytes, batch] : {std::pair<uint64_t, size_t>{400000, 100}, {8000000, 2000}}) {
+      TableConfig config;
+      config.layout = RowLayout::Make(8, {}, false, true, false).Take();
+      config.max_bytes = max_bytes;
+      if (counters) config.admission = Counter(2);
+      const auto table = Table(config);
+      table->set_make_room(EraseSmallest);
+      uint64_t full = 0;
+      int64_t next = 0;
+      const auto insert = [&](size_t n) {
+        std::vector<int64_t> keys(n);
+        for (int64_t& key : keys) key = next++;
+        if (counters) keys.insert(keys.end(), keys.begin(), keys.end());
+        for (float* row : Lookup(table.get(), keys)) CHECK(row != nullptr);
+        CHECK(table->bytes() <= max_bytes);
+      };
+      for (;; full = table->size()) {
+        insert(batch);
+        if (table->size() < full + batch) break;  // the first time that room was made
+      }
+      CHECK(full * (config.layout.stride() + 16) > max_bytes * 2 / 3);
+      uint64_t least = full;
+      while (next < static_cast<int64_t>(full) * 21) {
+        insert(batch);
+        least = std::min(least, table->size());
+      }
+      CHECK(least > full * 94 / 100);  // a thirty-second is erased at a time
+    }
+  }
 }
 
 // Rows go back to the table, and an erased table gives its index back: memory does not grow with churn.
@@ -367,6 +404,7 @@ int main() {
   tfctr::TestAdmission();
   tfctr::TestPut();
   tfctr::TestMaxBytes();
+  tfctr::TestTurnoverAtLimit();
   tfctr::TestChurnKeepsBytes();
   tfctr::TestReserve();
   tfctr::TestExportOrderImport();

@@ -44,13 +44,13 @@ struct Distinct {
   std::vector<uint32_t> counts;
   std::vector<uint32_t> of;  // by missing position: which of `keys`
 
-  Distinct(const int64_t* all, const std::vector<uint32_t>& missing) : of(missing.size()) {
+  Distinct(const TableState& table, const int64_t* all, const std::vector<uint32_t>& missing) : of(missing.size()) {
     size_t size = 16;
     while (size < missing.size() * 2) size *= 2;
     std::vector<uint32_t> buckets(size, UINT32_MAX);
     for (size_t i = 0; i < missing.size(); ++i) {
       const int64_t key = all[missing[i]];
-      size_t at = PlaceOf(key, 0, 1).place & (size - 1);
+      size_t at = PlaceOf(key, table.salt, 1).place & (size - 1);
       while (buckets[at] != UINT32_MAX && keys[buckets[at]] != key) at = (at + 1) & (size - 1);
       if (buckets[at] == UINT32_MAX) {
         buckets[at] = static_cast<uint32_t>(keys.size());
@@ -178,7 +178,7 @@ class Missing {
   // Under the admission mutex no other call counts, admits or inserts: a key that has a row now keeps it, and the
   // occurrences are the row's; the others' counts and rows go together.
   void Count() {
-    distinct_ = std::make_unique<Distinct>(keys_, positions_);
+    distinct_ = std::make_unique<Distinct>(*table_, keys_, positions_);
     const size_t n = distinct_->keys.size();
     distinct_rows_.resize(n);
     FindDistinct();

@@ -4,24 +4,17 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <string>
 #include <thread>
 
 #include "tfctr/core/storage/relaxed.h"
+#include "tfctr/core/storage/salt.h"
 
 namespace tfctr {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(10);
 constexpr size_t kLargestBlock = size_t{256} << 10;  // bytes of rows that a shard takes at a time
-
-// Random, so that no table's order is another one's: keys that arrive in the order of their homes pile up at the front
-// of a small array. (Nor can anybody choose keys that collide.)
-uint64_t NewSalt() {
-  std::random_device device;
-  return (static_cast<uint64_t>(device()) << 32) ^ device();
-}
 
 }  // namespace
 
@@ -45,10 +38,11 @@ TableState::~TableState() {
 
 uint64_t TableState::CounterBytes() const { return config.admission == nullptr ? 0 : config.admission->bytes(); }
 
-bool TableState::Charge(uint64_t more, uint64_t headroom) {
+bool TableState::Charge(uint64_t more, int64_t headroom) {
   const uint64_t counters = config.max_bytes == 0 ? 0 : CounterBytes();
   const uint64_t before = used_bytes.fetch_add(more, std::memory_order_relaxed);
-  if (config.max_bytes == 0 || before + more + counters + headroom <= config.max_bytes) return true;
+  const uint64_t wanted = before + more + counters + static_cast<uint64_t>(headroom);
+  if (config.max_bytes == 0 || wanted <= config.max_bytes) return true;
   Discharge(more);
   return false;
 }
@@ -71,12 +65,12 @@ size_t TableState::NextCapacity(size_t shard, size_t capacity) const {
   return static_cast<size_t>(next);
 }
 
-bool TableState::Rebuild(size_t at, size_t capacity) {
+bool TableState::Rebuild(size_t at, size_t capacity, int64_t headroom) {
   TableShard& shard = shards[at];
   IndexArray* const old = Index(at);
   for (;; capacity += capacity / 8 + 1) {
     const size_t bytes = IndexArray::Bytes(capacity);
-    if (!Charge(bytes, 0)) return false;
+    if (!Charge(bytes, headroom)) return false;
     IndexArray* const array = index_memory.New(capacity);
     if (array == nullptr) {
       Discharge(bytes);
@@ -108,13 +102,25 @@ bool TableState::Rebuild(size_t at, size_t capacity) {
   }
 }
 
-Status TableState::MakeIndexRoom(size_t at) {
+// A table at its limit lives on by erasing, so it must always be able to get rid of erased entries: an index grows only
+// if there is room left to rebuild one, and rows are taken only within that (NewRow). Counters may grow into this room;
+// they don't count against a rebuild, which gives back what it takes.
+Status TableState::MakeIndexRoom(size_t at, bool may_fill) {
+  std::unique_lock<std::mutex> one(rebuilds, std::defer_lock);
+  if (config.max_bytes != 0) one.lock();
   const TableShard& shard = shards[at];
-  const size_t capacity = Index(at)->capacity;
-  const bool many_erased = (shard.used - shard.live) * 4 > shard.used;
-  if (!many_erased && Rebuild(at, NextCapacity(at, capacity))) return Status::Ok();
-  if (shard.used > shard.live && Rebuild(at, capacity)) return Status::Ok();
-  return NoSpace("index entries");
+  const IndexArray& index = *Index(at);
+  const size_t erased = shard.used - shard.live;
+  // Cleaning moves an entry or more for each that it frees: worth while where those are many.
+  const bool fill = may_fill && shard.used < static_cast<size_t>(static_cast<double>(index.capacity) * kHardLoad);
+  const bool clean = erased > index.capacity / (fill ? 16 : 64);
+  if (!clean || erased * 4 <= shard.used) {
+    const size_t larger = NextCapacity(at, index.capacity);
+    const uint64_t largest = std::max(IndexArray::Bytes(larger), largest_index.load(std::memory_order_relaxed));
+    if (Rebuild(at, larger, static_cast<int64_t>(largest - index.bytes))) return Status::Ok();
+  }
+  if (clean && Rebuild(at, index.capacity, -static_cast<int64_t>(CounterBytes()))) return Status::Ok();
+  return fill ? Status::Ok() : NoSpace("index entries");
 }
 
 float* TableState::NewRow(TableShard* shard) {
@@ -131,7 +137,7 @@ float* TableState::NewRow(TableShard* shard) {
     }
     if (shard->spare.empty()) {
       // Room for the next index array of a shard is kept.
-      const uint64_t headroom = largest_index.load(std::memory_order_relaxed) * 3 / 2;
+      const int64_t headroom = static_cast<int64_t>(largest_index.load(std::memory_order_relaxed) * 3 / 2);
       while (!Charge(rows * stride, headroom)) {
         if (rows == 1) return nullptr;
         rows /= 2;
@@ -267,11 +273,12 @@ void ShardWriter::Publish() {
 Status ShardWriter::MakeRoom() {
   if (lack_ == Lack::kBatch) return Status::Ok();
   if (lack_ == Lack::kRow) return table_->NoSpace("rows");
-  const Status grown = table_->MakeIndexRoom(at_);
+  const IndexArray* const before = index_;
+  TFCTR_RETURN_IF_ERROR(table_->MakeIndexRoom(at_, lack_ == Lack::kEntries));
   index_ = table_->Index(at_);
-  limit_ = static_cast<size_t>(static_cast<double>(index_->capacity) * (grown.ok() ? kMaxLoad : kHardLoad));
-  if (grown.ok() || (lack_ == Lack::kEntries && shard_->used < limit_)) return Status::Ok();
-  return grown;
+  const bool same = index_ == before;
+  limit_ = static_cast<size_t>(static_cast<double>(index_->capacity) * (same ? kHardLoad : kMaxLoad));
+  return Status::Ok();
 }
 
 ByShard::ByShard(const TableState& table, const int64_t* keys, const uint32_t* positions, size_t n)

@@ -47,7 +47,7 @@ struct TableState {
   IndexArray* Index(size_t shard) const { return indexes[shard].load(std::memory_order_acquire); }
 
   // Memory is asked for before it is taken. False when that would exceed max_bytes less `headroom`.
-  bool Charge(uint64_t more, uint64_t headroom);
+  bool Charge(uint64_t more, int64_t headroom);
   void Discharge(uint64_t bytes) { used_bytes.fetch_sub(bytes, std::memory_order_relaxed); }
   uint64_t Bytes() const { return used_bytes.load(std::memory_order_relaxed) + CounterBytes(); }
   uint64_t CounterBytes() const;
@@ -57,9 +57,10 @@ struct TableState {
   // even.
   size_t NextCapacity(size_t shard, size_t capacity) const;
   // Replaces the index of a shard, whose mutex is held. False when max_bytes (less `headroom`) or the system refuses.
-  bool Rebuild(size_t shard, size_t capacity);
-  // A larger index for a shard whose index is full, or one without erased entries. The mutex is held.
-  Status MakeIndexRoom(size_t shard);
+  bool Rebuild(size_t shard, size_t capacity, int64_t headroom = 0);
+  // Makes a place in the index of a shard that is as full as it should be: a larger index, or one without erased
+  // entries, or more entries of this one (up to kHardLoad, where `may_fill`). The mutex is held.
+  Status MakeIndexRoom(size_t shard, bool may_fill);
   // A row for a shard, whose mutex is held; null when there is none within max_bytes.
   float* NewRow(TableShard* shard);
   void InitialSlots(float* row) const;
@@ -94,6 +95,7 @@ struct TableState {
   RowArena arena;
   std::atomic<uint64_t> used_bytes{0};
   std::atomic<uint64_t> largest_index{0};  // bytes: what a rebuild of any shard may need
+  std::mutex rebuilds;                     // under max_bytes one at a time: there is room for one
   EmbeddingTable::MakeRoom make_room;
   std::mutex room_mutex;
   std::atomic<uint64_t> rooms{0};  // that make_room made

@@ -23,6 +23,7 @@ class PutTask {
 
   Status Run(size_t shard, const uint32_t* begin, const uint32_t* end) const {
     ShardWriter writer(table_, shard);
+    Again again;
     for (const uint32_t* at = begin; at != end;) {
       if (end - at > static_cast<ptrdiff_t>(kAhead)) Prefetch(writer, at[kAhead]);
       bool created = false;
@@ -32,14 +33,42 @@ class PutTask {
         TFCTR_RETURN_IF_ERROR(writer.MakeRoom());
         continue;
       }
-      Write(row, *at, created);
+      Write(row, *at);
+      if (!created && columns_.values == nullptr && again.Add(keys_[*at], row)) Initial(&again);
       ++at;
     }
     Flush(&writer);
+    Initial(&again);
     return Status::Ok();
   }
 
  private:
+  // Rows that were there and become initial.
+  struct Again {
+    size_t count = 0;
+    int64_t keys[ShardWriter::kBatch];
+    float* rows[ShardWriter::kBatch];
+    std::vector<float> values;
+
+    // True when it is full.
+    bool Add(int64_t key, float* row) {
+      keys[count] = key;
+      rows[count] = row;
+      return ++count == ShardWriter::kBatch;
+    }
+  };
+
+  // By way of values of its own: others may be reading these rows.
+  void Initial(Again* again) const {
+    const size_t dim = static_cast<size_t>(layout_.dim());
+    again->values.resize(ShardWriter::kBatch * dim);
+    float* to[ShardWriter::kBatch];
+    for (size_t i = 0; i < again->count; ++i) to[i] = again->values.data() + i * dim;
+    table_->initializer.Fill(again->keys, again->count, to);
+    for (size_t i = 0; i < again->count; ++i) WriteRow(again->rows[i], to[i], dim);
+    again->count = 0;
+  }
+
   void Prefetch(const ShardWriter& writer, uint32_t i) const {
     writer.Prefetch(table_->Place(keys_[i]).place);
     if (columns_.values == nullptr) return;
@@ -48,17 +77,10 @@ class PutTask {
     __builtin_prefetch(columns_.values + i * dim + dim - 1);
   }
 
-  // Values of new rows that have none in the columns are computed for the whole batch by Flush.
-  void Write(float* row, uint32_t i, bool created) const {
+  // Values that are not in the columns are computed by the batch: by Flush for new rows, by Initial for others.
+  void Write(float* row, uint32_t i) const {
     const size_t dim = static_cast<size_t>(layout_.dim());
-    if (columns_.values != nullptr) {
-      WriteRow(row, columns_.values + i * dim, dim);
-    } else if (!created) {
-      std::vector<float> initial(dim);
-      float* const to = initial.data();
-      table_->initializer.Fill(keys_ + i, 1, &to);
-      WriteRow(row, to, dim);
-    }
+    if (columns_.values != nullptr) WriteRow(row, columns_.values + i * dim, dim);
     if (!whole_) table_->InitialSlots(row);
     for (size_t s = 0; s < std::min(columns_.slots.size(), layout_.slots().size()); ++s) {
       const size_t width = static_cast<size_t>(layout_.slots()[s].width);
