@@ -37,6 +37,13 @@ assert main(["convert", model, bundle, "--strict"]) == 0
 from tfctr.engines import openvino_library
 openvino_library.load()
 assert openvino_library.LIBRARY.is_relative_to(site)
+table = tfctr.EmbeddingVariable(4, optimizer=tfctr.optimizers.SGD(1.0))
+rows = table.lookup([-1, 5], training=True)
+import tensorflow as tf
+table.apply_gradients(tf.IndexedSlices(tf.ones([1, 4]), tf.constant([5], tf.int64)))
+assert (table.lookup([-1, 5]).numpy() == rows.numpy() - np.float32([[0], [1]])).all(), rows
+saved = tf.train.Checkpoint(table=table).write("table")
+assert dict(tf.train.list_variables(saved))["table/keys"] == [2]
 ids = np.load(inputs)["ids"]
 with tfctr.ServingSession(bundle) as session:
     print(json.dumps({"score": session.predict({"ids": ids})["score"].tolist()}))
