@@ -1,6 +1,5 @@
 """What autograph does within a user's `tf.function`: it converts the user's code, and leaves ours alone."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from tfctr.embedding.variable import EmbeddingVariable
 
 
 @pytest.fixture
-def converted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def converted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The modules of the functions that autograph converts while the test runs, as `module.function`."""
     seen: list[str] = []
     convert = api._convert_actual
@@ -22,7 +21,7 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return convert(entity, *args)
 
     monkeypatch.setattr(api, "_convert_actual", watched)
-    yield seen
+    return seen
 
 
 def table(name: str, **options: Any) -> EmbeddingVariable:
@@ -36,10 +35,7 @@ def test_our_code_is_not_converted(converted: list[str]) -> None:
 
     @tf.function
     def train(ids: tf.Tensor) -> tf.Tensor:
-        if tf.size(ids) > 1:  # converted: Python's `if` can't take a tensor
-            scale = 1.0
-        else:
-            scale = 2.0
+        scale = 1.0 if tf.size(ids) > 1 else 2.0  # converted: Python can't branch on a tensor
         with tf.GradientTape(persistent=True) as tape:
             user, tag = tfctr.embedding_lookup_group([(users, ids), tfctr.Lookup(tags, bag, "sum")], training=True)
             other = tfctr.embedding_lookup(users, ids) + users.lookup(ids, training=True)
@@ -57,17 +53,13 @@ def test_our_code_is_not_converted(converted: list[str]) -> None:
 
 
 class HalvedAt(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """1.0, and 0.5 from step `at` on; an `if` that only autograph makes work in a graph."""
+    """1.0, and 0.5 from step `at` on; a branch that only autograph makes work in a graph."""
 
     def __init__(self, at: int) -> None:
         self.at = at
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        if step < self.at:
-            rate = tf.constant(1.0)
-        else:
-            rate = tf.constant(0.5)
-        return rate
+        return tf.constant(1.0) if step < self.at else tf.constant(0.5)
 
 
 def halved_at_two(step: tf.Tensor) -> tf.Tensor:

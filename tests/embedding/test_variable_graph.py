@@ -208,3 +208,28 @@ def test_whole_programs(program: str, tmp_path: Path) -> None:
         [sys.executable, path, tmp_path / "model"], capture_output=True, text=True, timeout=300, check=False
     )
     assert run.returncode == 0 and run.stdout.splitlines()[-1:] == ["trained"], run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("scope", ["", "towers"])
+@pytest.mark.parametrize("name", ["items", "ids"])  # the second is an op's name already
+def test_a_saved_model_of_a_graph_is_loaded_by_both_loaders(tmp_path: Path, scope: str, name: str) -> None:
+    folder = str(tmp_path / "model")
+    with tf.Graph().as_default():
+        ids = v1.placeholder(tf.int64, [None], "ids")
+        with v1.variable_scope(scope):
+            items = tfctr.EmbeddingVariable(4, name, optimizer=tfctr.optimizers.Adagrad(0.05))
+        trained, scores = items.lookup(ids, training=True), tf.reduce_sum(items.lookup(ids), 1)
+        train_op = tfctr.minimize(tf.reduce_sum(trained**2), [items])
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(train_op, {ids: [3, 4]})
+            expected = session.run(scores, {ids: [3, 4, 5]})
+            v1.saved_model.simple_save(session, folder, {"ids": ids}, {"scores": scores})
+    assert expected[0] != 0 and expected[2] == 0
+    with tf.Graph().as_default(), v1.Session() as session:
+        signature = v1.saved_model.load(session, ["serve"], folder).signature_def["serving_default"]
+        feed = {signature.inputs["ids"].name: [3, 4, 5]}
+        np.testing.assert_array_equal(session.run(signature.outputs["scores"].name, feed), expected)
+    loaded = tf.saved_model.load(folder)
+    again = loaded.signatures["serving_default"](ids=tf.constant([3, 4, 5], tf.int64))["scores"]
+    np.testing.assert_array_equal(again, expected)

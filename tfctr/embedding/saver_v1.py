@@ -41,7 +41,8 @@ class TableSaveable(saveable_object.SaveableObject):
             saveable_object.SaveSpec(tensor, "", f"{table.name}/{part}", tensor.dtype, table.handle.device)
             for part, tensor in tensors.items()
         ]
-        super().__init__(table.handle, specs, table.name)
+        # A meta graph lists a collection by the names of its items, which have to be those of ops when it is loaded.
+        super().__init__(table.handle, specs, table.handle.op.name)
 
     def _tensors(self) -> dict[str, tf.Tensor]:
         """The tensors of the bundle, by part; all rows come from one op, each shard of one moment."""
@@ -175,5 +176,5 @@ class StreamingSaverBuilder(stock_saver.BulkSaverBuilder):
 
 
 def _apart(saveables: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    tables = {each.name: each.table for each in saveables if isinstance(each, TableSaveable)}
+    tables = {each.table.name: each.table for each in saveables if isinstance(each, TableSaveable)}
     return tables, [each for each in saveables if not isinstance(each, TableSaveable)]
