@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.ops import control_flow_util
 
@@ -51,8 +52,10 @@ def compiled_optimizer() -> keras.optimizers.Optimizer | None:
 
 
 def tape_records() -> bool:
-    """Whether a gradient tape is recording."""
-    return not pywrap_tfe.TFE_Py_TapeSetIsEmpty() and not pywrap_tfe.TFE_Py_TapeSetIsStopped()
+    """Whether a gradient tape is recording a step. Keras may be building a model under it, which is none: it calls the
+    layers for their shapes then, without saying whether that is training."""
+    recording = not pywrap_tfe.TFE_Py_TapeSetIsEmpty() and not pywrap_tfe.TFE_Py_TapeSetIsStopped()
+    return recording and not in_symbolic_scope()
 
 
 def check_call(layer: str, training: bool) -> None:

@@ -4,12 +4,14 @@ import contextlib
 import logging
 import os
 import re
+import unittest.mock
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.tensorflow.layer import TFLayer
 
 from tfctr.bundle import input_features, naming, writer
 from tfctr.errors import UsageError
@@ -61,7 +63,7 @@ def export(
         return _named(model(assembled(structure, known, given), training=False))
 
     try:
-        with _quiet_names():
+        with _quiet_names(), _no_default_signature():
             _write(model, serve, parts, known, signature, out, replaces)
     except OSError as error:
         raise writer.disk_error(error, out) from error
@@ -144,6 +146,14 @@ def _named(outputs: Any) -> dict[str, tf.Tensor]:
         else:
             named[name] = one
     return named
+
+
+@contextlib.contextmanager
+def _no_default_signature() -> Iterator[None]:
+    """Without the signature that Keras adds to each model within: of a subclassed one it traces it with float32 for
+    every input, which fails for ids and strings. The one that is written is ours."""
+    with unittest.mock.patch.object(TFLayer, "_default_save_signature", None):
+        yield
 
 
 @contextlib.contextmanager

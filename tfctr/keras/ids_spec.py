@@ -78,7 +78,10 @@ class IdsSpec:
         names = " or ".join(one.name for one in takes)
         hint = ""
         if dtype.is_floating:
-            hint = f'; keras.Input is float32 unless told otherwise: keras.Input(..., dtype="{takes[0].name}")'
+            hint = (
+                f'; keras.Input is float32 unless told otherwise: keras.Input(..., dtype="{takes[0].name}"). And '
+                f"Keras' own export of a subclassed model is float32: use tfctr.keras.export(model, path, inputs=...)"
+            )
         elif dtype == tf.string:
             hint = '; strings need key_dtype="string"'
         raise InputError(f"{self._who()}: ids are {dtype.name}, expected {names}{hint}")
