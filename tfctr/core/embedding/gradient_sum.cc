@@ -11,8 +11,8 @@ constexpr size_t kLeastEntries = 64;
 constexpr size_t kAhead = 16;
 
 // Spreads keys over the upper bits, which number the entries.
-inline uint64_t Mix(int64_t key) {
-  uint64_t x = static_cast<uint64_t>(key);
+inline uint64_t Mix(int64_t key, uint64_t salt) {
+  uint64_t x = static_cast<uint64_t>(key) ^ salt;
   x ^= x >> 32;
   x *= 0xd6e8feb86659fd93u;
   x ^= x >> 32;
@@ -59,6 +59,7 @@ void GradientSum::Number(const int64_t* keys, size_t n) {
   // A table grown by a large batch is used as if it were as small as this batch needs: its entries stay in cache.
   const int shift = 64 - __builtin_ctzll(capacity);
   const size_t mask = capacity - 1;
+  const uint64_t salt = salt_;
   Entry* entries = entries_.data();
   if (places_.size() < n) places_.resize(n);
   if (own_keys_.size() < n) own_keys_.resize(n);
@@ -66,9 +67,9 @@ void GradientSum::Number(const int64_t* keys, size_t n) {
   int64_t* own_keys = own_keys_.data();
   uint32_t distinct = 0;
   for (size_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) __builtin_prefetch(entries + (Mix(keys[i + kAhead]) >> shift), 1);
+    if (i + kAhead < n) __builtin_prefetch(entries + (Mix(keys[i + kAhead], salt) >> shift), 1);
     const int64_t key = keys[i];
-    size_t at = Mix(key) >> shift;
+    size_t at = Mix(key, salt) >> shift;
     while (entries[at].batch == batch_ && entries[at].key != key) at = (at + 1) & mask;
     Entry& entry = entries[at];
     if (entry.batch != batch_) {

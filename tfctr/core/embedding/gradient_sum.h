@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tfctr/core/export.h"
+#include "tfctr/core/storage/salt.h"
 #include "tfctr/core/storage/status.h"
 
 namespace tfctr {
@@ -58,6 +59,7 @@ class TFCTR_EXPORT GradientSum {
   size_t size_ = 0;
   int dim_ = 0;
 
+  const uint64_t salt_ = NewSalt();
   std::vector<Entry> entries_;
   uint32_t batch_ = 0;
   std::vector<uint32_t> places_;  // of every occurrence

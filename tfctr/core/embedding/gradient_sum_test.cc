@@ -2,6 +2,7 @@
 #include "tfctr/core/embedding/gradient_sum.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -132,6 +133,40 @@ void TestClip() {
   near({sum.sums()[0], sum.sums()[1]}, {0.6f, 0.8f});
 }
 
+// The inverse of multiplying by an odd number.
+uint64_t Inverse(uint64_t odd) {
+  uint64_t inverse = odd;
+  for (int i = 0; i < 6; ++i) inverse *= 2 - odd * inverse;
+  return inverse;
+}
+
+double MillisecondsOfSum(const std::vector<int64_t>& keys) {
+  GradientSum sum;
+  const std::vector<float> grads(keys.size(), 1.0f);
+  const auto start = std::chrono::steady_clock::now();
+  CHECK_OK(sum.Sum(keys.data(), keys.size(), grads.data(), 1));
+  CHECK_EQ(sum.size(), keys.size());
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Keys that the hash without its salt gives 0, 1, 2, ...: all of one entry. Each then looked at all before it.
+void TestKeysMadeToCollide() {
+  std::vector<int64_t> usual, colliding;
+  for (uint64_t i = 0; i < 30000; ++i) {
+    usual.push_back(static_cast<int64_t>(i));
+    uint64_t x = i * Inverse(0x9e3779b97f4a7c15u);
+    x ^= x >> 32;
+    x *= Inverse(0xd6e8feb86659fd93u);
+    colliding.push_back(static_cast<int64_t>(x ^ (x >> 32)));
+  }
+  double slowest = 0.0, fastest = 1e9;
+  for (int again = 0; again < 3; ++again) {
+    slowest = std::max(slowest, MillisecondsOfSum(usual));
+    fastest = std::min(fastest, MillisecondsOfSum(colliding));
+  }
+  CHECK(fastest < 10 * slowest);
+}
+
 }  // namespace
 }  // namespace tfctr
 
@@ -141,4 +176,5 @@ int main() {
   tfctr::TestDistinctKeysAreNotCopied();
   tfctr::TestNotFinite();
   tfctr::TestClip();
+  tfctr::TestKeysMadeToCollide();
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tfctr/core/storage/admission_impl.h"
+#include "tfctr/core/storage/salt.h"
 
 namespace tfctr {
 namespace {
@@ -20,7 +21,9 @@ constexpr size_t kPrefetchAhead = 8;
 // One stripe's table. Arrays of the parts that the configuration doesn't keep stay empty.
 class CountTable {
  public:
-  CountTable(bool steps, bool times) : keeps_steps_(steps), keeps_times_(times) {}
+  CountTable(uint64_t salt, bool steps, bool times) : salt_(salt), keeps_steps_(steps), keeps_times_(times) {}
+
+  uint64_t HashOf(int64_t key) const { return MixKey(static_cast<uint64_t>(key) ^ salt_); }
 
   size_t size() const { return size_; }
   size_t slots() const { return keys_.size(); }
@@ -72,7 +75,7 @@ class CountTable {
     if (counts_[hole] == 0) return false;
     for (size_t slot = Next(hole); counts_[slot] != 0; slot = Next(slot)) {
       // An entry may move to the hole when the hole lies on its way from home to where it is.
-      const size_t home = Home(MixKey(static_cast<uint64_t>(keys_[slot])));
+      const size_t home = Home(HashOf(keys_[slot]));
       if (Distance(home, hole) > Distance(home, slot)) continue;
       Write(hole, At(slot));
       hole = slot;
@@ -82,7 +85,7 @@ class CountTable {
     return true;
   }
 
-  void Clear() { *this = CountTable(keeps_steps_, keeps_times_); }
+  void Clear() { *this = CountTable(salt_, keeps_steps_, keeps_times_); }
 
   // Gives memory back where at most 2/5 of the slots are used: 3/5 of them are afterwards.
   void Shrink() {
@@ -104,7 +107,7 @@ class CountTable {
   }
 
   void Resize(size_t slots) {
-    CountTable other(keeps_steps_, keeps_times_);
+    CountTable other(salt_, keeps_steps_, keeps_times_);
     other.keys_.resize(slots);
     other.counts_.resize(slots);
     if (keeps_steps_) other.steps_.resize(slots);
@@ -112,12 +115,13 @@ class CountTable {
     for (size_t slot = 0; slot < keys_.size(); ++slot) {
       if (counts_[slot] == 0) continue;
       const KeyCount entry = At(slot);
-      other.Write(other.Probe(entry.key, MixKey(static_cast<uint64_t>(entry.key))), entry);
+      other.Write(other.Probe(entry.key, HashOf(entry.key)), entry);
     }
     other.size_ = size_;
     *this = std::move(other);
   }
 
+  uint64_t salt_;
   bool keeps_steps_;
   bool keeps_times_;
   size_t size_ = 0;
@@ -128,7 +132,7 @@ class CountTable {
 };
 
 struct alignas(64) Stripe {
-  Stripe(bool steps, bool times) : table(steps, times) {}
+  Stripe(uint64_t salt, bool steps, bool times) : table(salt, steps, times) {}
   mutable std::mutex mutex;
   CountTable table;
 };
@@ -138,7 +142,7 @@ class CounterAdmission : public Admission {
   explicit CounterAdmission(const AdmissionConfig& config) : Admission(config) {
     stripes_.reserve(kStripes);
     for (size_t i = 0; i < kStripes; ++i) {
-      stripes_.push_back(std::make_unique<Stripe>(config.last_step, config.last_time));
+      stripes_.push_back(std::make_unique<Stripe>(salt_, config.last_step, config.last_time));
     }
   }
 
@@ -157,7 +161,7 @@ class CounterAdmission : public Admission {
   }
 
   uint32_t Count(int64_t key) const override {
-    const uint64_t hash = MixKey(static_cast<uint64_t>(key));
+    const uint64_t hash = HashOf(key);
     const Stripe& stripe = *stripes_[hash % kStripes];
     std::lock_guard<std::mutex> lock(stripe.mutex);
     return stripe.table.Count(key, hash);
@@ -229,7 +233,7 @@ class CounterAdmission : public Admission {
     std::vector<uint64_t> hashes(n);
     std::array<size_t, kStripes + 1> starts{};
     for (size_t i = 0; i < n; ++i) {
-      hashes[i] = MixKey(static_cast<uint64_t>(keys[i]));
+      hashes[i] = HashOf(keys[i]);
       ++starts[hashes[i] % kStripes + 1];
     }
     for (size_t s = 0; s < kStripes; ++s) starts[s + 1] += starts[s];
@@ -254,6 +258,9 @@ class CounterAdmission : public Admission {
     ForEachByStripe(keys, n, each, [](CountTable&) {});
   }
 
+  uint64_t HashOf(int64_t key) const { return MixKey(static_cast<uint64_t>(key) ^ salt_); }
+
+  const uint64_t salt_ = NewSalt();
   std::vector<std::unique_ptr<Stripe>> stripes_;
   std::atomic<uint64_t> size_{0};
   std::atomic<uint64_t> slots_{0};

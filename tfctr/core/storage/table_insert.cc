@@ -1,6 +1,7 @@
 // The training lookup.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <shared_mutex>
 
 #include "tfctr/core/storage/relaxed.h"
@@ -10,11 +11,26 @@ namespace tfctr {
 namespace {
 
 constexpr size_t kTaskKeys = 16384;  // of a first look
-constexpr size_t kAhead = 16;        // keys whose index entries are fetched before they are probed
+constexpr size_t kSample = EmbeddingTable::kFindBlock;
+constexpr size_t kAhead = 16;  // keys whose index entries are fetched before they are probed
 
-// Positions of the keys that have no row; the others are counted.
+// Most keys of a growing table are new: looked for without the lock, they would be looked for twice. The first block
+// tells; then all others count as missing, and those that have a row are found and counted by the insertion.
+std::vector<uint32_t> LookAtFew(const EmbeddingTable& table, const int64_t* keys, size_t n, float** rows) {
+  std::vector<uint32_t> missing;
+  if (table.admission() != nullptr || n < 4 * kSample) return missing;  // counters must know which keys have rows
+  table.Find(keys, kSample, rows);
+  if (static_cast<size_t>(std::count(rows, rows + kSample, nullptr)) < kSample * 3 / 4) return missing;
+  std::fill(rows, rows + n, nullptr);
+  missing.resize(n);
+  std::iota(missing.begin(), missing.end(), 0u);
+  return missing;
+}
+
+// Positions of the keys that have no row (or may have none); the others are counted.
 std::vector<uint32_t> Look(const EmbeddingTable& table, const int64_t* keys, size_t n, float** rows,
                            const Parallel& parallel) {
+  if (std::vector<uint32_t> missing = LookAtFew(table, keys, n, rows); !missing.empty()) return missing;
   const RowLayout& layout = table.layout();
   const size_t tasks = (n + kTaskKeys - 1) / kTaskKeys;
   std::vector<std::vector<uint32_t>> missing(tasks);
