@@ -20,7 +20,7 @@ std::vector<uint32_t> LookAtFew(const EmbeddingTable& table, const int64_t* keys
   std::vector<uint32_t> missing;
   if (table.admission() != nullptr || n < 4 * kSample) return missing;  // counters must know which keys have rows
   table.Find(keys, kSample, rows);
-  if (static_cast<size_t>(std::count(rows, rows + kSample, nullptr)) < kSample * 3 / 4) return missing;
+  if (static_cast<size_t>(std::count(rows, rows + kSample, nullptr)) < kSample * 7 / 8) return missing;
   std::fill(rows, rows + n, nullptr);
   missing.resize(n);
   std::iota(missing.begin(), missing.end(), 0u);
