@@ -98,3 +98,12 @@ def test_where_autograph_is_off_it_is_off_for_schedules() -> None:
 
     with pytest.raises(tf.errors.OperatorNotAllowedInGraphError, match="autograph"):
         train(tf.constant([3], tf.int64))
+
+
+def test_a_function_returns_reports_and_rows() -> None:
+    users = table("users", eviction=[tfctr.StepEviction(5), tfctr.CapacityEviction(1)], record_frequency=True)
+    users.lookup([3, 4], training=True)
+    planned, rows = tf.function(lambda: (users.evict(dry_run=True), users.export()))()
+    assert int(planned.rows) == 1 and [int(part.rows) for part in planned.policies] == [0, 1]
+    assert planned.policies[1].policy == tfctr.CapacityEviction(1)
+    assert sorted(rows.keys.numpy()) == [3, 4] and rows.slots == {} and rows.last_time_ms is None

@@ -56,6 +56,10 @@ def test_a_session_trains_tables_and_dense_variables_by_one_global_step() -> Non
         session.run(v1.train.get_global_step().assign(62))
         report = users.evict(dry_run=True)
         assert session.run(report.rows) == len(keys)
+        told, rows = session.run([report, export])  # as they are
+        assert told.rows == told.policies[0].rows == len(keys) and told.policies[0].policy == tfctr.StepEviction(2)
+        np.testing.assert_array_equal(np.sort(rows.keys), np.sort(keys))
+        assert rows.values.shape == (len(keys), 4) and rows.slots == {} and rows.frequency is None
 
 
 def test_the_graph_gives_what_eager_code_gives() -> None:

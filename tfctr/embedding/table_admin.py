@@ -5,10 +5,12 @@ TF1), where it returns tensors and ops.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.client import session as client_session
 
 from tfctr.core import library
 from tfctr.embedding import ops, tracing
@@ -20,8 +22,21 @@ if TYPE_CHECKING:
     from tfctr.embedding.table_config import TableOptions
 
 
+class _Structure:
+    """Lets a `tf.function` return a dataclass of tensors, and a session fetch it: it comes back with numbers in it."""
+
+    def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
+        """What is no tensor, and the tensors."""
+        return (), tuple(vars(self).values())
+
+    @classmethod
+    def __tf_unflatten__(cls, metadata: Any, components: tuple[Any, ...]) -> Any:
+        """Undoes `__tf_flatten__`."""
+        return cls(*metadata, *components)
+
+
 @dataclasses.dataclass(frozen=True)
-class PolicyReport:
+class PolicyReport(_Structure):
     """What one policy of an eviction took: its share of the EvictionReport."""
 
     policy: Eviction
@@ -29,9 +44,13 @@ class PolicyReport:
     counters: Any
     bytes: Any
 
+    def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
+        """The policy, and the tensors."""
+        return (self.policy,), (self.rows, self.counters, self.bytes)
+
 
 @dataclasses.dataclass(frozen=True)
-class EvictionReport:
+class EvictionReport(_Structure):
     """What an eviction took, or with `dry_run` would take.
 
     Attributes:
@@ -48,7 +67,7 @@ class EvictionReport:
 
 
 @dataclasses.dataclass(frozen=True)
-class TableRows:
+class TableRows(_Structure):
     """Contents of a table, in no particular order: row i of everything belongs to key i.
 
     Attributes:
@@ -66,6 +85,20 @@ class TableRows:
     frequency: Any
     last_step: Any
     last_time_ms: Any
+
+
+def _fetched(structure: _Structure) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """What `session.run` is to fetch for a structure, and how that becomes one again."""
+    parts = tf.nest.flatten(structure)
+
+    def together(values: list[Any]) -> Any:
+        left = iter(values)
+        return tf.nest.pack_sequence_as(structure, [None if part is None else next(left) for part in parts])
+
+    return [part for part in parts if part is not None], together
+
+
+client_session.register_session_run_conversion_functions(_Structure, _fetched)
 
 
 @tracing.as_written
