@@ -106,5 +106,20 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     assert_refused(edited(store, rows=5), make(), CorruptFileError, "says 5 rows, but has 4")
     assert_refused(edited(store, chunks=2), make(), CorruptFileError, "lacks the array 'keys_00001'")
     assert_refused(store | {"table": store["table"][:-5]}, make(), CorruptFileError, "description")
-    doubles = store | {"values_00000": store["values_00000"].astype(np.float64)}
+    doubles = edited(store, checksums={}) | {"values_00000": store["values_00000"].astype(np.float64)}
     assert_refused(doubles, make(), CorruptFileError, r"'values_00000' is float64 \[4, 3\], expected float32 \[4, 3\]")
+
+
+def test_damaged_arrays_are_noticed() -> None:
+    """HDF5 as Keras writes it has no checksums, so a flipped bit would be a wrong row."""
+    store = saved(filled())
+    names = set(store) - {"table"}
+    assert {"keys_00000", "values_00000", "slot_accumulator_00000", "frequency_00000", "counter_counts"} <= names
+    for name in names:
+        damaged = store[name].copy()
+        damaged.reshape(-1).view(np.uint8)[-1] ^= 1
+        table = make()
+        assert_refused(store | {name: damaged}, table, CorruptFileError, f"'items': .*'{name}' is damaged")
+        assert_refused(
+            {k: v for k, v in store.items() if k != name}, table, CorruptFileError, f"lacks the array '{name}'"
+        )

@@ -3,11 +3,13 @@
 A layer that owns a table hands its `save_own_variables` and `load_own_variables` to the two functions here. `store` is
 what Keras gives them: a mapping from names to arrays. The arrays of chunk 00000 are `keys_00000`, `values_00000`,
 `slot_NAME_00000`, `frequency_00000`, `last_step_00000` and `last_time_00000`; counters and filter cells follow, and
-`table` holds the description as JSON (bytes). So the copy in memory is one chunk, and files may be split by size.
+`table` holds the description as JSON (bytes), with a CRC-32 of every array: HDF5 files of Keras have no checksums. So
+the copy in memory is one chunk, and files may be split by size.
 """
 
 import json
 import uuid
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,6 +27,32 @@ _METADATA = ("frequency", "last_step", "last_time")
 _COUNTERS = ("counter_keys", "counter_counts", "counter_last_step", "counter_last_time", "bloom")
 
 
+class _Arrays:
+    """The arrays of a store and their checksums, by name."""
+
+    def __init__(self, owner: str, store: Any, checksums: dict[str, int]) -> None:
+        self.checksums = checksums
+        self._owner = owner
+        self._store = store
+
+    def __setitem__(self, name: str, array: np.ndarray) -> None:
+        self._store[name] = array
+        self.checksums[name] = zlib.crc32(np.ascontiguousarray(array))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._store or name in self.checksums
+
+    def read(self, name: str) -> np.ndarray:
+        """Raises CorruptFileError if the array is missing, or is not what was written."""
+        if name not in self._store:
+            raise CorruptFileError(f"{self._owner}: the file lacks the array {name!r}")
+        array = np.asarray(self._store[name])
+        # Files of an earlier build have none.
+        if name in self.checksums and zlib.crc32(np.ascontiguousarray(array)) != self.checksums[name]:
+            raise CorruptFileError(f"{self._owner}: the file's array {name!r} is damaged: its checksum is another")
+        return array
+
+
 def save_own_variables(table: Any, store: Any) -> None:
     """Writes the rows and counters of an `EmbeddingVariable` into `store`, following `checkpoint_options`.
 
@@ -33,13 +61,14 @@ def save_own_variables(table: Any, store: Any) -> None:
     options = current_options()
     slots = _slot_names(table) if options.slots else ()
     kept = [name for name in _METADATA if (options.counters if name == "frequency" else options.steps)]
+    arrays = _Arrays(table.owner, store, {})
     rows, chunks = 0, 0
     for chunk in _chunks(table, slots):
-        _write_chunk(store, f"{chunks:05d}", chunk, slots, kept)
+        _write_chunk(arrays, f"{chunks:05d}", chunk, slots, kept)
         rows += len(chunk[0])
         chunks += 1
     if options.counters:
-        _write_counters(store, table, options.steps)
+        _write_counters(arrays, table, options.steps)
     told = {
         "format": FORMAT,
         "rows": rows,
@@ -47,6 +76,7 @@ def save_own_variables(table: Any, store: Any) -> None:
         "key_dtype": key_kind(table),
         "slots": list(slots),
         "slots_left_out": not options.slots,
+        "checksums": arrays.checksums,
         "table": json.loads(table.config),
     }
     store["table"] = np.frombuffer(json.dumps(told).encode(), np.uint8)
@@ -58,9 +88,10 @@ def load_own_variables(table: Any, store: Any) -> None:
     Raises:
       InputError: the file has no table here, or one of another dim or slot set; names both sides.
       VersionError: a newer tfctr wrote it.
-      CorruptFileError: arrays are missing or do not fit together.
+      CorruptFileError: arrays are missing, damaged or do not fit together.
     """
     told = _description(table, store)
+    arrays = _Arrays(table.owner, store, told.get("checksums", {}))
     options = current_options()
     wanted = _slot_names(table) if options.slots and not told["slots_left_out"] else ()
     if set(wanted) != set(told["slots"]) and wanted:
@@ -76,9 +107,9 @@ def load_own_variables(table: Any, store: Any) -> None:
     staged = ops.handle(table.config, shared_name=f"{table.name}_staged_{uuid.uuid4().hex}")
     try:
         for i in range(told["chunks"]):
-            _import_chunk(table, staged, store, f"{i:05d}", wanted)
+            _import_chunk(table, staged, arrays, f"{i:05d}", wanted)
         if options.counters:
-            _import_counters(table, staged, store)
+            _import_counters(table, staged, arrays)
         found = int(ops.size(staged).rows)
         if found != told["rows"]:
             raise CorruptFileError(f"{table.owner}: the file says {told['rows']} rows, but has {found} different keys")
@@ -115,22 +146,24 @@ def _chunks(table: Any, slots: Sequence[str]) -> Iterator[list[np.ndarray]]:
             gathered, rows = [], 0
 
 
-def _write_chunk(store: Any, chunk: str, columns: list[np.ndarray], slots: Sequence[str], kept: Sequence[str]) -> None:
+def _write_chunk(
+    arrays: _Arrays, chunk: str, columns: list[np.ndarray], slots: Sequence[str], kept: Sequence[str]
+) -> None:
     keys, values, *others = columns
-    store[f"keys_{chunk}"] = keys
-    store[f"values_{chunk}"] = values
+    arrays[f"keys_{chunk}"] = keys
+    arrays[f"values_{chunk}"] = values
     for name, column in zip(slots, others, strict=False):
-        store[f"slot_{name}_{chunk}"] = column
+        arrays[f"slot_{name}_{chunk}"] = column
     for name, column in zip(_METADATA, others[len(slots) :], strict=True):
         if name in kept and len(column) == len(keys):
-            store[f"{name}_{chunk}"] = column
+            arrays[f"{name}_{chunk}"] = column
 
 
-def _write_counters(store: Any, table: Any, steps: bool) -> None:
+def _write_counters(arrays: _Arrays, table: Any, steps: bool) -> None:
     exported = library.load().tfctr_ev_export_counters(table.handle)
     for name, column in zip(_COUNTERS, exported, strict=True):
         if len(column) and (steps or "_last_" not in name):
-            store[name] = column.numpy()
+            arrays[name] = column.numpy()
 
 
 def _description(table: Any, store: Any) -> dict[str, Any]:
@@ -156,10 +189,8 @@ def _description(table: Any, store: Any) -> dict[str, Any]:
     return told
 
 
-def _column(table: Any, store: Any, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    if name not in store:
-        raise CorruptFileError(f"{table.owner}: the file lacks the array {name!r}")
-    array = np.asarray(store[name])
+def _column(table: Any, arrays: _Arrays, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    array = arrays.read(name)
     if array.dtype != dtype or (shape and array.shape != shape):
         raise CorruptFileError(
             f"{table.owner}: the file's array {name!r} is {array.dtype} {list(array.shape)}, expected "
@@ -168,19 +199,21 @@ def _column(table: Any, store: Any, name: str, shape: tuple[int, ...], dtype: An
     return array
 
 
-def _import_chunk(table: Any, staged: tf.Tensor, store: Any, chunk: str, slots: Sequence[str]) -> None:
-    keys = _column(table, store, f"keys_{chunk}", (), np.int64)
-    values = _column(table, store, f"values_{chunk}", (len(keys), table.dim), np.float32)
+def _import_chunk(table: Any, staged: tf.Tensor, arrays: _Arrays, chunk: str, slots: Sequence[str]) -> None:
+    keys = _column(table, arrays, f"keys_{chunk}", (), np.int64)
+    values = _column(table, arrays, f"values_{chunk}", (len(keys), table.dim), np.float32)
     widths = {name: 1 if name in table.optimizer.narrow_slots else table.dim for name in slots}
-    slot_rows = [_column(table, store, f"slot_{name}_{chunk}", (len(keys), widths[name]), np.float32) for name in slots]
+    slot_rows = [
+        _column(table, arrays, f"slot_{name}_{chunk}", (len(keys), widths[name]), np.float32) for name in slots
+    ]
     options = current_options()
     metadata = {}
     for name in _METADATA:
         wanted = options.counters if name == "frequency" else options.steps
         stored = f"{name}_{chunk}"
         metadata[name] = (
-            _column(table, store, stored, (len(keys),), np.int64)
-            if wanted and stored in store
+            _column(table, arrays, stored, (len(keys),), np.int64)
+            if wanted and stored in arrays
             else np.zeros([0], np.int64)
         )
     library.load().tfctr_ev_import(
@@ -195,10 +228,10 @@ def _import_chunk(table: Any, staged: tf.Tensor, store: Any, chunk: str, slots: 
     )
 
 
-def _import_counters(table: Any, staged: tf.Tensor, store: Any) -> None:
+def _import_counters(table: Any, staged: tf.Tensor, arrays: _Arrays) -> None:
     if table.options.admission is None:  # counts mean nothing to it
         return
-    given = [np.asarray(store[name]) if name in store else None for name in _COUNTERS]
+    given = [arrays.read(name) if name in arrays else None for name in _COUNTERS]
     if given[0] is None and given[-1] is None:
         return
     columns = [
