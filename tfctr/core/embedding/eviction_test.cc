@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tfctr/core/storage/relaxed.h"
+#include "tfctr/core/storage/table_snapshot.h"
 #include "tfctr/core/storage/test_util.h"
 
 namespace tfctr {
@@ -392,7 +393,7 @@ void Deterministic() {
   }
 }
 
-// Lookups, updates, inserts and eviction at once; what a thread keeps updating is never too old.
+// Lookups, updates, inserts, eviction and snapshots at once; what a thread keeps updating is never too old.
 void Threads() {
   auto table = MakeTable(true, 2);
   std::atomic<int64_t> step{0};
@@ -430,9 +431,28 @@ void Threads() {
       CHECK_OK(Evict(table.get(), {old, capacity}, Now{step.load(), 0}, false, &result));
     }
   });
+  std::thread saver([&] {
+    RowBlock block;
+    while (!stop.load()) {
+      TableSnapshot snapshot(table);
+      std::set<int64_t> seen;
+      for (int shard = 0; shard < snapshot.shards(); ++shard) {
+        snapshot.ReadShard(shard, &block);
+        for (size_t i = 0; i < block.rows; ++i) {
+          CHECK(seen.insert(block.keys[i]).second);
+          CHECK(block.frequency[i] >= 2);  // admitted with 2
+          CHECK(block.last_step[i] > 0);
+          // 0.5 and a whole number of updates: a row that belongs to its key, not one that was given back.
+          for (size_t j = 0; j < kDim; ++j) CHECK_EQ(std::fmod(block.values[i * kDim + j], 1.0f), 0.5f);
+        }
+      }
+      CHECK_EQ(seen.size(), snapshot.rows());
+    }
+  });
   for (std::thread& thread : threads) thread.join();
   stop.store(true);
   evictor.join();
+  saver.join();
   const std::set<int64_t> keys = KeysOf(*table);
   for (int64_t key : keys) CHECK(key >= -1000 && key <= 5002);
 }
