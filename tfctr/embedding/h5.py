@@ -37,7 +37,7 @@ class _Arrays:
 
     def __setitem__(self, name: str, array: np.ndarray) -> None:
         self._store[name] = array
-        self.checksums[name] = zlib.crc32(np.ascontiguousarray(array))
+        self.checksums[name] = zlib.crc32(np.ascontiguousarray(array).data)
 
     def __contains__(self, name: str) -> bool:
         return name in self._store or name in self.checksums
@@ -48,7 +48,7 @@ class _Arrays:
             raise CorruptFileError(f"{self._owner}: the file lacks the array {name!r}")
         array = np.asarray(self._store[name])
         # Files of an earlier build have none.
-        if name in self.checksums and zlib.crc32(np.ascontiguousarray(array)) != self.checksums[name]:
+        if name in self.checksums and zlib.crc32(np.ascontiguousarray(array).data) != self.checksums[name]:
             raise CorruptFileError(f"{self._owner}: the file's array {name!r} is damaged: its checksum is another")
         return array
 
