@@ -68,3 +68,34 @@ def test_a_subclassed_model_is_trained_exported_and_loaded(own_step, tmp_path):
     given = {"user": inputs["user"], "city": inputs["city"], **parts}
     scores = loaded.signatures["serving_default"](**given)["output_0"]
     np.testing.assert_array_equal(scores, model.predict(inputs, verbose=0, batch_size=64))
+
+
+class Listed(keras.Model):
+    """Its embedding layers are in a list, where checkpoints do not look."""
+
+    def __init__(self):
+        super().__init__()
+        self.embeddings = [tfctr.keras.Embedding(4, name=name) for name in ("one", "two")]
+        self.head = keras.layers.Dense(1)
+
+    def call(self, ids, training=None):
+        return self.head(self.embeddings[0](ids) + self.embeddings[1](ids + 1))
+
+
+def trained_listed(ids):
+    keras.utils.set_random_seed(4)
+    model = Listed()
+    model.compile("adam", "mse")
+    model.fit(ids, np.sin(ids)[:, None], verbose=0)
+    return model
+
+
+def test_tables_of_layers_in_a_list_are_in_a_checkpoint_with_the_optimizer(tmp_path):
+    ids = np.arange(40) % 9
+    model = trained_listed(ids)
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(tmp_path / "model"))
+    again = trained_listed(ids[:3])
+    assert [layer.table.size() for layer in again.embeddings] == [3, 3]
+    tf.train.Checkpoint(model=again, optimizer=again.optimizer).restore(path).assert_consumed()
+    assert [layer.table.size() for layer in again.embeddings] == [9, 9]
+    np.testing.assert_array_equal(again.predict(ids, verbose=0), model.predict(ids, verbose=0))

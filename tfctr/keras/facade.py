@@ -29,6 +29,9 @@ class TableVariable(keras.Variable):
         super().__init__(
             initializer="zeros", shape=(0, table.dim), dtype="float32", trainable=True, autocast=False, name="table"
         )
+        # A checkpoint reaches layers by the attributes of a model alone; those in Python lists and dicts it has by
+        # the variables of the optimizer, if at all. So the rows must be found there too.
+        self._track_trackable(table, "rows")
 
     @property
     def handle(self) -> tf.Tensor:
