@@ -115,6 +115,19 @@ def test_stock_lookup_tables() -> None:
     users = table()
     assert warm_start.from_lookup_table(users, mutable) == 50
     check_rows(users, KEYS, ROWS)
+    # Stock exports all buckets of this one, markers of empty and erased ones included.
+    unused = (12345, 54321)
+    dense = tf.lookup.experimental.DenseHashTable(tf.int64, tf.float32, tf.zeros([DIM]), *unused)
+    dense.insert(tf.constant(KEYS), tf.constant(ROWS))
+    dense.erase(tf.constant(KEYS[:3]))
+    users = table()
+    assert warm_start.from_lookup_table(users, dense) == users.size() == 47
+    check_rows(users, KEYS[3:], ROWS[3:])
+    words = tf.lookup.experimental.DenseHashTable(tf.string, tf.float32, tf.zeros([DIM]), "$empty", "$erased")
+    words.insert(tf.constant(["tea", "milk"]), tf.constant(ROWS[:2]))
+    named = table(key_dtype=tf.string)
+    assert warm_start.from_lookup_table(named, words) == named.size() == 2
+    np.testing.assert_array_equal(named.lookup(["tea", "milk"]), ROWS[:2])
 
 
 @pytest.fixture

@@ -146,10 +146,23 @@ def from_hashed_table(
 def from_lookup_table(variable: EmbeddingVariable, table: Any, *, session: Any = None) -> int:
     """Writes all rows of a stock `tf.lookup.experimental.MutableHashTable` or `DenseHashTable` of float vectors.
 
+    Args:
+      variable: where to.
+      table: keys of the variable's key dtype, values [dim] of floats.
+      session: as in `from_numpy`.
+
+    Returns:
+      How many rows were written.
+
     Raises:
       InputError: as in `from_numpy`.
     """
     keys, values = (np.asarray(_run(tensor, session)) for tensor in table.export())
+    if isinstance(table, tf.lookup.experimental.DenseHashTable):  # exports all its buckets, keys as [buckets, 1]
+        keys = keys.reshape(-1)
+        unused = tf.convert_to_tensor([table._empty_key, table._deleted_key], table.key_dtype)
+        used = ~np.isin(keys, _run(unused, session))
+        keys, values = keys[used], values[used]
     return from_numpy(variable, keys, values, session=session)
 
 
