@@ -12,6 +12,9 @@ Every optimizer takes:
   clip_row_norm: each summed row gradient is scaled down to this Euclidean norm at most.
   clip_norm: all row gradients of one update of the variable are scaled down together to this norm at most.
   At most one of the three; they concern this variable alone.
+
+Gradients, rows and slots are float32 [dim] per key; decays and betas are per step. Every class raises UsageError for a
+value out of range, naming class, argument and what was expected. docs/embedding_variable.md has the exact formulas.
 """
 
 import dataclasses
@@ -107,6 +110,7 @@ class SGD(Optimizer):
 class Adagrad(Optimizer):
     """a += g*g; row -= learning_rate * g / (sqrt(a) + epsilon). One slot, "accumulator", as wide as the row.
 
+    Duchi, Hazan and Singer, "Adaptive Subgradient Methods", 2011; epsilon as in TensorFlow's sparse op.
     `initial_accumulator_value` is the slot's first value.
     """
 
@@ -124,7 +128,10 @@ class Adagrad(Optimizer):
 
 @dataclasses.dataclass(frozen=True)
 class RowWiseAdagrad(Optimizer):
-    """a += mean(g*g); row -= learning_rate * g / (sqrt(a) + epsilon). Slot "accumulator" is one number per row."""
+    """a += mean(g*g); row -= learning_rate * g / (sqrt(a) + epsilon). Slot "accumulator" is one number per row.
+
+    The form of Adagrad that Caffe2, DLRM and FBGEMM use for embedding tables.
+    """
 
     learning_rate: Any = 0.001
     initial_accumulator_value: float = 0.1
@@ -157,7 +164,7 @@ class Adam(_AdamLike):
     """Adam on the rows that have a gradient, with the powers of the model-wide step (update number = step + 1).
 
     Slots "momentum" and "velocity". Rows without a gradient keep value and slots; stock Keras moves those too, at the
-    price of an update of the whole table.
+    price of an update of the whole table. Kingma and Ba, "Adam", arXiv:1412.6980.
     """
 
     learning_rate: Any = 0.001
@@ -172,7 +179,10 @@ class Adam(_AdamLike):
 
 @dataclasses.dataclass(frozen=True)
 class AdamW(_AdamLike):
-    """Adam with decoupled weight decay: a row that has a gradient also loses learning_rate * weight_decay * row."""
+    """Adam with decoupled weight decay: a row that has a gradient also loses learning_rate * weight_decay * row.
+
+    Loshchilov and Hutter, "Decoupled Weight Decay Regularization", arXiv:1711.05101.
+    """
 
     learning_rate: Any = 0.001
     weight_decay: float = 0.004
@@ -191,7 +201,8 @@ class LazyAdam(_AdamLike):
     """Adam whose powers belong to the row: each row is corrected by its own number of updates, whenever they come.
 
     For rare keys and for asynchronous workers, where the model-wide step says little about a row. Slots "momentum",
-    "velocity", and one number each "correction1", "correction2": the powers.
+    "velocity", and one number each "correction1", "correction2": the powers. Other libraries' lazy Adam leaves rows
+    without a gradient alone, as `Adam` here does, but keeps the powers of the step.
     """
 
     learning_rate: Any = 0.001
@@ -211,6 +222,7 @@ class Ftrl(Optimizer):
     """FTRL-proximal, as `tf.raw_ops.ResourceSparseApplyFtrlV2` and Keras. Slots "accumulator" and "linear".
 
     `l1_regularization_strength` makes values that matter little exactly zero; `learning_rate_power` is <= 0.
+    McMahan et al., "Ad Click Prediction: a View from the Trenches", 2013.
     """
 
     learning_rate: Any = 0.001
@@ -236,7 +248,8 @@ class AdagradDecay(Optimizer):
     """Adagrad that forgets: every `accumulator_decay_steps` steps a row's accumulator is multiplied by
     `accumulator_decay_rate`, never below `initial_accumulator_value`. For data that keep changing.
 
-    The decay is made up for when the row is next updated, so it costs nothing for rows at rest.
+    The decay is made up for when the row is next updated, so it costs nothing for rows at rest. The idea is that of
+    DeepRec's optimizer of this name.
     """
 
     learning_rate: Any = 0.001

@@ -130,7 +130,7 @@ class TableAdmin:
         return _value(ops.size(self.handle).bytes)
 
     def contains(self, ids: Any) -> Any:
-        """Which ids have a row: bool, in the shape of the ids."""
+        """Which ids have a row: bool, in the shape of the ids. InputError: ids of another dtype."""
         return _value(ops.contains(self.handle, self.as_keys(ids)))
 
     def frequency(self, ids: Any) -> Any:
@@ -139,6 +139,7 @@ class TableAdmin:
 
         Raises:
           UsageError: the table does not keep it: pass `record_frequency=True`, an admission option, or "lfu".
+          InputError: ids of another dtype.
         """
         if not self.options.keeps_frequency:
             raise UsageError(
@@ -188,11 +189,20 @@ class TableAdmin:
         )
 
     def erase(self, ids: Any) -> Any:
-        """Takes the rows and counters of ids; returns how many had a row. One that returns later starts afresh."""
+        """Takes the rows and counters of ids; returns how many had a row. One that returns later starts afresh.
+
+        Raises:
+          InputError: ids of another dtype.
+        """
         return _value(ops.erase(self.handle, tf.reshape(self.as_keys(ids), [-1])))
 
     def reserve(self, rows: int) -> Any:
-        """Makes room for `rows` rows in total, so that the table need not grow while it is trained."""
+        """Makes room for `rows` rows in total, so that the table need not grow while it is trained.
+
+        Raises:
+          UsageError: `rows` is no whole number >= 0.
+          tf.errors.ResourceExhaustedError: that would pass the table's `max_bytes`.
+        """
         return ops.reserve(self.handle, check.whole(self.owner, "rows", rows, 0, 2**40))
 
     def _step_or(self, step: Any) -> Any:

@@ -257,7 +257,9 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
         self._track_trackable(step, "step", overwrite=True)
 
     def move_clock(self, time_ms: int) -> Any:
-        """Sets the table's time in milliseconds; -1: the system's clock. Returns None, or the op in a TF1 graph."""
+        """Sets the table's time to `time_ms` (milliseconds); -1: the system's clock. Returns None, or the op in a TF1
+        graph. For one table: a `tfctr.ManualClock` moves all of its tables.
+        """
         return self._run_once(lambda: ops.set_clock(self.handle, time_ms))
 
     def _start_clock(self, clock: ManualClock) -> None:
@@ -286,6 +288,10 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
           training: count the ids and give rows to those that are admitted. False: the table stays as it is.
           max_norm: rows longer than this are scaled down to it in what is returned; the table keeps them as they are.
           name: of the op.
+
+        Raises:
+          InputError: ids of another dtype, or sparse ones.
+          tf.errors.ResourceExhaustedError: the table would pass its `max_bytes`.
         """
         from tfctr.embedding import lookup
 
@@ -316,6 +322,9 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
         """From now on lookups neither insert nor count, and updates are refused; `freeze(False)` undoes it.
 
         Holds at once for functions that were traced before. Returns None, or the op to run in a TF1 graph.
+
+        Raises:
+          UsageError: `frozen` is neither True nor False.
         """
         self._frozen = check.flag(self.owner, "frozen", frozen)
         return self._run_once(lambda: ops.set_frozen(self.handle, self._frozen))
