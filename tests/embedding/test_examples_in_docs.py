@@ -44,7 +44,8 @@ def test_the_examples_of_the_page_on_training_run(
         exec(compile(block, "docs/training.md", "exec"), names)
     model = names["model"]
     assert int(model.step) == 21 and model.tags.contains(["tea", "green", "milk"]).all()
-    assert model.users.size() == 3 + 3 + 2
+    assert model.users.size() == 3 + 3 + 2 + 2 and model.tags.contains(["water"]).all()
+    assert {path.name for path in tmp_path.iterdir()} >= {"checkpoints", "saved_model"}
 
 
 def names_of(module: types.ModuleType, folder: Path) -> dict[str, Any]:

@@ -132,8 +132,9 @@ absl::Status GetEv(tensorflow::OpKernelContext* context, int input, tensorflow::
   if (!absl::IsNotFound(status)) return status;
   return absl::NotFoundError(absl::StrCat("the embedding variable behind handle '", handle.name(), "' (input ", input,
                                           " of ", context->op_kernel().type_string(),
-                                          ") does not exist any more: it was deleted, or the process that held it was "
-                                          "restarted"));
+                                          ") does not exist any more: it was deleted, the process that held it was "
+                                          "restarted, or nothing holds what tf.saved_model.load returned (its "
+                                          "functions alone do not keep it)"));
 }
 
 void RunSharded(tensorflow::OpKernelContext* context, int64_t total, int64_t cycles,
