@@ -1,5 +1,6 @@
 """Every way to save and load a table, in a new process: predictions and contents are what they were."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -118,3 +119,22 @@ def test_a_saved_model_has_its_tables_before_the_restore(results: Any) -> None:
         assert told["users"]["dim"] == models.DIM
         assert told["users"]["optimizer"]["kind"] == "adagrad"
         assert [session.run(ops.size(handle).rows) for handle in handles] == [0] * len(handles)
+
+
+def test_versions_of_a_model_lie_side_by_side(tmp_path: Path) -> None:
+    """A server loads a new version beside the old one: tables of one name, each with its own rows."""
+    scorer = models.Scorer()
+    scorer.train(1)
+    scores = []
+    for version in ("1", "2"):
+        tf.saved_model.save(scorer, str(tmp_path / version))
+        scores.append(scorer(models.IDS).numpy())
+        scorer.train(3)
+    assert (scores[0] != scores[1]).any()
+    old, new = (tf.saved_model.load(str(tmp_path / version)) for version in ("1", "2"))
+    np.testing.assert_array_equal(old(models.IDS), scores[0])
+    np.testing.assert_array_equal(new(models.IDS), scores[1])
+    del old
+    gc.collect()
+    np.testing.assert_array_equal(new(models.IDS), scores[1])
+    assert scorer.users.size() > 0 and (scorer(models.IDS).numpy() != scores[1]).any()
