@@ -19,6 +19,18 @@ def ids_model(*, hidden=(), **layer):
     return keras.Model(ids, keras.layers.Dense(1)(rows))
 
 
+def kept_model():
+    """Compiled: a table whose admission, eviction and powers of Adam all go by what a save must keep."""
+    model = ids_model(
+        admission=tfctr.CounterAdmission(2),
+        optimizer=tfctr.optimizers.Adam(0.01),
+        eviction=tfctr.StepEviction(3),
+        evict_every_steps=3,
+    )
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+
 def table(model, name="items"):
     return model.get_layer(name).table
 

@@ -12,16 +12,18 @@ import pytest
 import tensorflow as tf
 
 import tfctr
-from tests.keras.models import batches, ids_model, rows_of, table
+from tests.keras.models import batches, ids_model, kept_model, rows_of, table
 from tfctr.errors import UsageError
 
+WITH_STEP = ["keras", "checkpoint", "checkpoint_root", "managed"]
 READER = """
 import json, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras, numpy as np, tensorflow as tf
 import tfctr, tfctr.keras
-from tests.keras.models import ids_model, batches, table
+from tests.keras.models import batches, kept_model, table
 
+WITH_STEP = sys.argv[1:]
 told = {}
 x, y = batches()
 
@@ -29,24 +31,32 @@ def note(name, model):
     ev = table(model)
     told[name] = {"scores": model.predict(x, verbose=0).tolist(), "rows": int(ev.size()),
                   "counts": ev.frequency(np.arange(-1, 60)).tolist(), "step": int(ev.step.numpy())}
+    if name in WITH_STEP:
+        assert int(model.optimizer.iterations.numpy()) == told[name]["step"], name
     if model.compiled:
-        model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+        model.fit(*batches(keys=10), batch_size=16, shuffle=False, verbose=0)
         told[name]["after"] = model.predict(x, verbose=0).tolist()
-
-def fresh():
-    model = ids_model(admission=tfctr.CounterAdmission(2), optimizer=tfctr.optimizers.Adam(0.01))
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    return model
+        told[name]["rows after"] = int(ev.size())
 
 note("keras", keras.saving.load_model("model.keras"))
-model = fresh()
+model = kept_model()
 model.load_weights("model.weights.h5")
 model.compiled = False  # the file has no optimizer of a model that was not built by one
 note("h5", model)
-model = fresh()
+model = kept_model()
 model.optimizer.build(model.trainable_variables)
-tf.train.Checkpoint(model=model, optimizer=model.optimizer).read("checkpoint").assert_existing_objects_matched()
+status = tf.train.Checkpoint(model=model, optimizer=model.optimizer).read("checkpoint")
+status.assert_existing_objects_matched().assert_consumed()
 note("checkpoint", model)
+model = kept_model()  # compiled, never trained: what Adam has not made yet waits for the first step
+status = tf.train.Checkpoint(model).read("checkpoint_root").assert_existing_objects_matched()
+note("checkpoint_root", model)
+status.assert_existing_objects_matched().assert_consumed()
+model = kept_model()
+manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), "managed", max_to_keep=2)
+assert manager.restore_or_initialize().endswith("ckpt-1")
+note("managed", model)
+assert manager.save().endswith("ckpt-2")
 for name in ("export", "own_export", "saved_model"):
     loaded = tf.saved_model.load(name)
     run = loaded.signatures["serving_default"]
@@ -61,8 +71,7 @@ print(json.dumps(told))
 def written(tmp_path_factory):
     """(folder, what the model said before and after one more epoch)."""
     folder = tmp_path_factory.mktemp("saved")
-    model = ids_model(admission=tfctr.CounterAdmission(2), optimizer=tfctr.optimizers.Adam(0.01))
-    model.compile(keras.optimizers.Adam(0.01), "mse")
+    model = kept_model()
     x, y = batches()
     model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
     table(model).lookup([50], training=True)  # counted, not admitted
@@ -70,6 +79,8 @@ def written(tmp_path_factory):
     model.save(folder / "model.keras")
     model.save_weights(folder / "model.weights.h5")
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(folder / "checkpoint"))
+    tf.train.Checkpoint(model).write(str(folder / "checkpoint_root"))
+    tf.train.CheckpointManager(tf.train.Checkpoint(model=model), str(folder / "managed"), max_to_keep=2).save()
     model.export(str(folder / "export"), verbose=False)
     tfctr.keras.export(model, folder / "own_export")
     tf.saved_model.save(model, str(folder / "saved_model"))
@@ -80,14 +91,14 @@ def written(tmp_path_factory):
         "counts": ev.frequency(np.arange(-1, 60)).tolist(),
         "step": int(ev.step.numpy()),
     }
-    model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
-    return folder, said | {"after": model.predict(x, verbose=0)}
+    model.fit(*batches(keys=10), batch_size=16, shuffle=False, verbose=0)
+    return folder, said | {"after": model.predict(x, verbose=0), "rows after": int(ev.size())}
 
 
 @pytest.fixture(scope="module")
 def read(written, repo_root):
     done = subprocess.run(
-        [sys.executable, "-c", READER],
+        [sys.executable, "-c", READER, *WITH_STEP],
         cwd=written[0],
         capture_output=True,
         text=True,
@@ -99,20 +110,21 @@ def read(written, repo_root):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("kind", ["keras", "h5", "checkpoint", "export", "own_export", "saved_model", "session"])
+@pytest.mark.parametrize("kind", [*WITH_STEP, "h5", "export", "own_export", "saved_model", "session"])
 def test_predictions_are_equal_in_a_new_process(written, read, kind):
     np.testing.assert_allclose(read[kind]["scores"], written[1]["scores"], rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("kind", ["keras", "h5", "checkpoint"])
+@pytest.mark.parametrize("kind", [*WITH_STEP, "h5"])
 def test_rows_counts_and_step_come_back(written, read, kind):
     for what in ("rows", "counts", "step"):
         assert read[kind][what] == written[1][what], what
     assert 1 in read[kind]["counts"]
 
 
-@pytest.mark.parametrize("kind", ["keras", "checkpoint"])
-def test_training_goes_on_with_slots_and_step(written, read, kind):
+@pytest.mark.parametrize("kind", WITH_STEP)
+def test_training_goes_on_with_slots_step_and_ages(written, read, kind):
+    assert read[kind]["rows after"] == written[1]["rows after"] < written[1]["rows"]
     np.testing.assert_allclose(read[kind]["after"], written[1]["after"], rtol=1e-4, atol=1e-6)
 
 
@@ -125,7 +137,7 @@ def test_a_loaded_model_has_a_table_of_its_own(written):
 
 
 def test_loading_replaces_what_the_table_held(written):
-    model = ids_model(admission=tfctr.CounterAdmission(2), optimizer=tfctr.optimizers.Adam(0.01))
+    model = kept_model()
     table(model).lookup([10**15] * 2, training=True)
     model.load_weights(written[0] / "model.weights.h5")
     assert 10**15 not in rows_of(table(model))
