@@ -107,21 +107,30 @@ def run(args: argparse.Namespace, console: rich.console.Console) -> dict[str, An
     plan = {"source": source, "steps_to_live": steps // 4}
     model = deepfm_ev(fields(data.train, plan["steps_to_live"]), WIDTH)
     found = tables(model)
-    losses = _train(model, data, args.epochs, tell)
+    tell("tables", _rules(found))
+    losses = _train(model, data, args.epochs, found, tell)
     before = predict(model, data.test)
     figures: dict[str, Any] = {"losses": losses, "auc_before": auc(data.test_labels, before)}
     figures["tables"] = evict(found)
     scores = predict(model, data.test)
     figures["auc_after"] = auc(data.test_labels, scores)
-    gone = sum(t["evicted"] for t in figures["tables"].values())
-    tell("evict", f"{gone:,} rows; AUC {figures['auc_before']:.4f} before, {figures['auc_after']:.4f} after")
+    gone, rows = (sum(t[part] for t in figures["tables"].values()) for part in ("evicted", "rows"))
+    tell("evict", f"{gone:,} of {rows:,} rows, which no step had updated for {plan['steps_to_live']} of {steps} steps")
+    tell("test", f"AUC {figures['auc_before']:.4f} with them, {figures['auc_after']:.4f} without")
     figures["checkpoint"] = _save(model, plan, out)
-    tell("save", f"{figures['checkpoint']}, {_megabytes(out):.1f} MB, {len(found)} tables, optimizer, step")
+    tell("save", f"one TensorFlow checkpoint of {_megabytes(out):.1f} MB: tables, dense weights, optimizer, step")
     figures["restored"] = _restore_elsewhere(out, scores)
     tell("restore", f"in a new process: {len(scores):,} predictions, all equal to the last bit")
     console.print()
     console.print(_tables_table(figures["tables"]))
-    console.print(f"\nCheckpoint  {figures['checkpoint']}\n[dim]Total {tell.total:.0f} s[/dim]", highlight=False)
+    console.print(
+        f"\nids seen    with a row, or counted and still short of one\n"
+        f"KB          of rows, optimizer slots, counters and index; what evicted ids leave free is for later ids\n"
+        f"Checkpoint  {figures['checkpoint']}\n"
+        f"Model       examples/models/keras_deepfm_ev.py; rules of tables: docs/embedding_variable.md\n"
+        f"[dim]Total {tell.total:.0f} s[/dim]",
+        highlight=False,
+    )
     return figures
 
 
@@ -182,12 +191,20 @@ def predict(model: Any, columns: Columns) -> np.ndarray:
     return np.asarray(model.predict(dataset(columns), verbose=0)["click"])[:, 0]
 
 
-def _train(model: Any, data: ClickData, epochs: int, tell: Narrator) -> list[float]:
+def _rules(found: dict[str, Any]) -> str:
+    """Who gets a row, in words."""
+    counted = [name for name, table in found.items() if table.options.admission is not None]
+    rest = f" ({', '.join(counted)}: {ADMITTED_AT} times)" if counted else ""
+    return f"{len(found)}, empty; an id gets its row once it occurs in training{rest}"
+
+
+def _train(model: Any, data: ClickData, epochs: int, found: dict[str, Any], tell: Narrator) -> list[float]:
     """Trains in order of time; losses by epoch."""
     batches, losses = dataset(data.train, data.train_labels), []
     for epoch in range(epochs):
         losses.append(float(model.fit(batches, shuffle=False, verbose=0).history["loss"][0]))
-        tell("train", f"epoch {epoch + 1} of {epochs}, loss {losses[-1]:.4f}")
+        rows = sum(table.size() for table in found.values())
+        tell("train", f"epoch {epoch + 1} of {epochs}: loss {losses[-1]:.4f}, {rows:,} rows")
     return losses
 
 
@@ -195,10 +212,12 @@ def evict(found: dict[str, Any]) -> dict[str, dict[str, int]]:
     """Asks each table what would go, then lets it go; rows and bytes by table."""
     figures = {}
     for name, table in found.items():
-        rows, size = int(table.size()), int(table.bytes())
+        rows, size, seen = int(table.size()), int(table.bytes()), int(table.size()) + int(table.counters())
         plan = table.evict(dry_run=True)
         report = table.evict()
         figures[name] = {
+            "admitted_at": ADMITTED_AT if table.options.admission is not None else 1,
+            "seen": seen,
             "rows": rows,
             "planned": int(plan.rows),
             "evicted": int(report.rows),
@@ -234,8 +253,9 @@ def predict_restored(out: Path) -> None:
         raise UsageError(f"{out / 'plan.json'}: {error.strerror}; --restore takes a folder of this example") from error
     data = load(plan["source"])
     model = deepfm_ev(fields(data.train, plan["steps_to_live"]), WIDTH)
+    model.optimizer.build(model.trainable_variables)  # else Adam's slots come with the first training step
     status = tf.train.Checkpoint(model=model).read(str(out / "checkpoint" / "model"))
-    status.assert_nontrivial_match().expect_partial()  # Adam's slots come with the first training step
+    status.assert_existing_objects_matched().assert_consumed()
     np.save(out / "restored.npy", predict(model, data.test))
 
 
@@ -258,10 +278,10 @@ def _tables_table(figures: dict[str, dict[str, int]]) -> rich.table.Table:
     made = rich.table.Table(
         title="Tables", title_justify="left", title_style="bold", box=None, pad_edge=False, show_footer=False
     )
-    for column in ("field", "rows", "evicted", "left", "counters evicted", "KB", "KB freed"):
+    for column in ("field", "row from occurrence", "ids seen", "rows", "evicted", "rows left", "KB", "of it free"):
         made.add_column(column, justify="left" if column == "field" else "right")
     for name, t in figures.items():
-        cells = [f"{t[k]:,}" for k in ("rows", "evicted", "left", "counters")]
+        cells = [f"{t[k]:,}" for k in ("admitted_at", "seen", "rows", "evicted", "left")]
         made.add_row(name, *cells, f"{t['bytes'] / 1e3:,.0f}", f"{t['freed'] / 1e3:,.0f}")
     return made
 

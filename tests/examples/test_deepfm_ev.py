@@ -21,10 +21,11 @@ def test_example_on_generated_clicks(tmp_path: Path, capsys: pytest.CaptureFixtu
     for table in tables.values():
         assert table["planned"] == table["evicted"]
         assert table["left"] == table["rows"] - table["evicted"] > 0
+        assert table["seen"] >= table["rows"] and (table["seen"] == table["rows"] or table["admitted_at"] == 3)
     assert sum(t["evicted"] for t in tables.values()) > 0
     assert figures["restored"] == 1200
     said = capsys.readouterr().out
-    for part in ("data", "train", "evict", "save", "restore", "equal to the last bit", "item_id"):
+    for part in ("data", "train", "evict", "save", "restore", "equal to the last bit", "item_id", "ids seen"):
         assert part in said
 
     import tensorflow as tf
