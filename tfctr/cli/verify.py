@@ -102,17 +102,22 @@ def run(args: argparse.Namespace) -> int:
         common.print_json({"equal": equal, "outputs": found} | more)
     else:
         _print(found, equal, bool(gates), [one for one in towers if one["running"] != "tensorflow"])
-        halves = [one for one in towers if one["precision"] != "fp32"]
-        towers_in = {one["signature"]: f", tower {one['precision']}" for one in halves}
-        for entry in gates:
-            form = "" if entry["form"] == "rows" else f", {entry['form']}"
-            precision = bundle.manifest["precision"] + towers_in.get(entry["signature"], "")
-            line = f"accuracy gate ({precision}), {entry['signature']}{form}: {entry['text']}"
-            common.results().print(line, markup=False)
+        _print_gates(gates, bundle.manifest["precision"], towers)
         for entry in aucs:
             told = [f"{side} {_auc_text(entry[side])}" for side in ("original", "converted")]
             common.results().print(f"AUC of {entry['output']}: {', '.join(told)}", markup=False)
     return 0 if equal or (gates and all(entry["passed"] for entry in gates)) else 3
+
+
+def _print_gates(gates: list[dict[str, Any]], tables: str, towers: list[dict[str, Any]]) -> None:
+    """tables: the precision of the bundle's tables; towers: what `run` notes of each signature's."""
+    halves = [one for one in towers if one["precision"] != "fp32"]
+    towers_in = {one["signature"]: f", tower {one['precision']}" for one in halves}
+    for entry in gates:
+        form = "" if entry["form"] == "rows" else f", {entry['form']}"
+        precision = tables + towers_in.get(entry["signature"], "")
+        line = f"accuracy gate ({precision}), {entry['signature']}{form}: {entry['text']}"
+        common.results().print(line, markup=False)
 
 
 def _gate_limits(manifest: Mapping[str, Any], tower: Mapping[str, Any]) -> Any:
