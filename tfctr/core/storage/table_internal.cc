@@ -161,7 +161,7 @@ float* TableState::NewRow(TableShard* shard) {
 }
 
 void TableState::InitialSlots(float* row) const {
-  WriteRow(row + config.layout.dim(), slot_floats.data(), slot_floats.size());
+  if (!slot_floats.empty()) WriteRow(row + config.layout.dim(), slot_floats.data(), slot_floats.size());
 }
 
 void TableState::Retire(std::vector<float*> rows) {
