@@ -170,6 +170,19 @@ def test_counters_of_another_kind(tmp_path: Path) -> None:
     read(prefix, make())  # without admission no counts are needed
 
 
+@pytest.mark.parametrize("kept", [0, 32, 514])
+def test_a_bloom_filter_that_was_cut_short(tmp_path: Path, kept: int) -> None:
+    """Its counts would be too small: 0 where it is empty."""
+    options = {"admission": tfctr.BloomAdmission(3, expected_keys=50)}
+
+    def cut(tensors: dict[str, Any]) -> None:
+        assert len(tensors["table/bloom"]) == 515
+        tensors["table/bloom"] = tensors["table/bloom"][:kept]
+
+    prefix = rewritten(write(trained(**options), tmp_path), tmp_path, cut)
+    assert_refused(prefix, make(**options), tf.errors.DataLossError, "table/bloom", f"{kept} bytes, expected 515")
+
+
 def test_counters_go_on_counting_under_another_threshold(tmp_path: Path) -> None:
     table = make(admission=tfctr.CounterAdmission(5))
     table.lookup([1, 1, 2], training=True)

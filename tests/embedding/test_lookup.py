@@ -262,6 +262,9 @@ BAD = [
     ),
     (lambda v: tfctr.embedding_lookup_sparse(v, SPARSE, combiner="max"), UsageError, "combiner is 'max'"),
     (lambda v: tfctr.embedding_lookup_sparse(v, SPARSE, max_norm=0.0), UsageError, "max_norm is 0.0"),
+    (lambda v: v.lookup([1], max_norm=np.inf), UsageError, "max_norm is inf"),  # inf / inf: a row would be NaN
+    (lambda v: v.lookup([1], max_norm=1e300), UsageError, "max_norm is 1e"),  # infinite as a float32
+    (lambda v: v.lookup([1], max_norm="1"), UsageError, "max_norm is '1'"),
     (lambda v: tfctr.embedding_lookup_sparse(v, SPARSE, SPARSE), InputError, "weights are int64"),
     (
         lambda v: tfctr.embedding_lookup_sparse(v, SPARSE, tf.ragged.constant([[1.0]])),
@@ -297,6 +300,9 @@ def test_bad_tensors_are_named_by_the_op():
         ops.lookup([variable.handle], keys, [ops.LookupSpec(3)])
     with pytest.raises(tf.errors.InvalidArgumentError, match="value 1 is in row 0, after one in row 1"):
         tfctr.embedding_lookup_sparse(variable, tf.SparseTensor([[1, 0], [0, 0]], keys[0], [2, 1]))
+    for rows in (-1, 2**63 - 1):  # a shape of the latter + 1 ended the process
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"dense_shape says {rows} rows"):
+            tfctr.embedding_lookup_sparse(variable, tf.SparseTensor([[0, 0]], keys[0][:1], [rows, 1]))
 
 
 def test_updates_are_checked_before_a_row_changes():

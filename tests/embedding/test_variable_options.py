@@ -122,6 +122,11 @@ def test_bad_values_are_refused_where_they_are_given(make: Callable[[], Any], wo
         make()
 
 
+def test_more_expected_rows_than_memory_are_refused_before_any_is_taken() -> None:
+    with pytest.raises(UsageError, match="'users'.* an index for 1099511627776 rows .* this machine has"):
+        tfctr.EmbeddingVariable(3, "users", expected_rows=2**40)
+
+
 def test_the_configuration_says_what_was_asked_for() -> None:
     told = config_of(
         optimizer=tfctr.optimizers.Adagrad(0.05, epsilon=1, clip_norm=2),

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from tfctr.embedding import ops, tracing
+from tfctr.embedding import option_values as check
 from tfctr.embedding import training as updates
 from tfctr.embedding.variable import EmbeddingVariable
 from tfctr.errors import InputError, UsageError
@@ -225,9 +226,8 @@ def _from_pair(pair: Any) -> Lookup:
 def _limit(variable: EmbeddingVariable, max_norm: float | None) -> float:
     if max_norm is None:
         return ops.NO_LIMIT
-    if not max_norm > 0:
-        raise UsageError(f"{variable.owner}: max_norm is {max_norm!r}, expected a number above 0, or None")
-    return float(max_norm)
+    # What a float32 can't hold would be infinite, and a row times it NaN.
+    return check.real(variable.owner, "max_norm", max_norm, above=0, high=tf.float32.max)
 
 
 def _weights(variable: EmbeddingVariable, ids: Any, weights: Any) -> tf.Tensor:

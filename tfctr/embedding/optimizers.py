@@ -21,7 +21,6 @@ import dataclasses
 from typing import Any
 
 from tfctr.embedding import option_values as check
-from tfctr.embedding import tracing
 
 __all__ = [
     "SGD",
@@ -85,7 +84,11 @@ class Optimizer(_Clipping):
 
     def rate_at(self, step: Any) -> Any:
         """The learning rate of an update: the number, or what the schedule says at `step` (an int or int64 tensor)."""
-        return tracing.user_code(self.learning_rate)(step) if callable(self.learning_rate) else self.learning_rate
+        if not callable(self.learning_rate):
+            return self.learning_rate
+        from tfctr.embedding import tracing  # imports TensorFlow, which options do without
+
+        return tracing.user_code(self.learning_rate)(step)
 
     def _check(self) -> None:
         if self.learning_rate != "model" and not callable(self.learning_rate):

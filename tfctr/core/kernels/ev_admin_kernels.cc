@@ -1,5 +1,6 @@
 // Kernels of the administration of embedding variables: sizes, counts, erase, evict, reserve, clock, freeze; and of
 // TfctrEvRowSplits, which needs no variable.
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -199,7 +200,7 @@ class EvRowSplitsOp : public OpKernel {
                     "sparse ids: indices have shape ", indices.shape().DebugString(), " and dense_shape has shape ",
                     dense_shape.shape().DebugString(), ", expected [values, rank] and [rank]")));
     const int64_t rows = dense_shape.flat<int64_t>()(0);
-    OP_REQUIRES(context, rows >= 0,
+    OP_REQUIRES(context, rows >= 0 && rows < std::numeric_limits<int64_t>::max(),
                 absl::InvalidArgumentError(absl::StrCat("sparse ids: dense_shape says ", rows, " rows")));
     Tensor* output = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rows + 1}), &output));

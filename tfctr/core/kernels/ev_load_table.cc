@@ -84,9 +84,10 @@ absl::Status ReadDescription(BundleReader* reader, const std::string& what, cons
     const auto it = parsed.value().map.find("format");
     if (it != parsed.value().map.end() && it->second.kind == Json::Kind::kNumber) format = &it->second;
   }
-  if (format == nullptr) {
-    return absl::DataLossError(absl::StrCat(what, "tensor '", tensor_name, "' does not say the format: ",
-                                            parsed.ok() ? "it has no number 'format'" : parsed.status().message));
+  if (format == nullptr || format->number < 1) {
+    return absl::DataLossError(absl::StrCat(
+        what, "tensor '", tensor_name,
+        "' does not say the format: ", parsed.ok() ? "it has no number 'format' from 1 on" : parsed.status().message));
   }
   if (format->number > kEvBundleFormat) {
     return absl::FailedPreconditionError(absl::StrCat(what, "it is of format ", format->number,
@@ -292,6 +293,7 @@ class TableLoader {
                        "counters=False to count from 0"));
     }
     TF_RETURN_IF_ERROR(column->Open(tensorflow::DT_UINT8, -1, 0));
+    const auto wanted = static_cast<int64_t>(admission->state_bytes());
     Tensor cells;
     for (const auto& [first, bytes] : column->pieces()) {
       TF_RETURN_IF_ERROR(column->Read(first, bytes, &cells));
@@ -301,6 +303,10 @@ class TableLoader {
         return absl::InvalidArgumentError(
             absl::StrCat(what_, written.message, ": restore with counters=False to count from 0"));
       }
+    }
+    if (column->rows() < wanted) {  // longer ones and those of another geometry are refused above
+      return absl::DataLossError(
+          absl::StrCat(what_, "tensor '", column->name(), "' has ", column->rows(), " bytes, expected ", wanted));
     }
     return absl::OkStatus();
   }

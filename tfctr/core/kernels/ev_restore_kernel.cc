@@ -69,6 +69,9 @@ class EvReplaceOp : public OpKernel {
     tensorflow::core::RefCountPtr<EvResource> source;
     OP_REQUIRES_OK(context, GetEv(context, 0, &variable));
     OP_REQUIRES_OK(context, GetEv(context, 1, &source));
+    OP_REQUIRES(context, variable.get() != source.get(),
+                absl::InvalidArgumentError(absl::StrCat("TfctrEvReplace: embedding variable '", variable->name(),
+                                                        "' is both handle and source")));
     OP_REQUIRES(context, variable->config_text() == source->config_text(),
                 absl::InvalidArgumentError(absl::StrCat(
                     "TfctrEvReplace: embedding variable '", variable->name(), "' has the configuration ",

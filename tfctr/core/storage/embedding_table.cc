@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "tfctr/core/storage/page_memory.h"
 #include "tfctr/core/storage/relaxed.h"
 #include "tfctr/core/storage/table_internal.h"
 
@@ -173,7 +174,14 @@ uint64_t EmbeddingTable::size() const {
 Status EmbeddingTable::Reserve(uint64_t n) {
   // Hashes spread the keys; a shard may get a little more than its part.
   const double mean = static_cast<double>(n) / static_cast<double>(state_->shards.size());
-  const size_t capacity = static_cast<size_t>((mean + 4.0 * std::sqrt(mean)) / kMaxLoad) + 1;
+  const double homes = (mean + 4.0 * std::sqrt(mean)) / kMaxLoad;
+  const double bytes = homes * static_cast<double>(sizeof(IndexEntry) * state_->shards.size());
+  if (bytes > MachineMemory()) {
+    return Status::NoSpace("table '" + name() + "': an index for " + std::to_string(n) + " rows takes " +
+                           std::to_string(bytes / 1e9) + " GB, this machine has " +
+                           std::to_string(MachineMemory() / 1e9));
+  }
+  const size_t capacity = static_cast<size_t>(homes) + 1;
   for (size_t s = 0; s < state_->shards.size(); ++s) {
     std::lock_guard<std::mutex> lock(state_->shards[s].mutex);
     if (state_->Index(s)->capacity >= capacity) continue;

@@ -266,6 +266,10 @@ void TestMaxBytes() {
   CHECK(table->bytes() <= 200000 && table->bytes() > 150000);
   CHECK_FAILS(table->Put(keys.data(), keys.size(), RowColumns()), Code::kNoSpace, "'items'");
   CHECK_FAILS(table->Reserve(100000), Code::kNoSpace, "index entries");
+  // More than the machine has is refused before any page is taken (the system would promise it).
+  for (const uint64_t rows : {uint64_t{1} << 42, uint64_t{1} << 53, UINT64_MAX}) {
+    CHECK_FAILS(table->Reserve(rows), Code::kNoSpace, "this machine has");
+  }
   const uint64_t full = table->size();
   CHECK(full > 1000);
 

@@ -1,6 +1,7 @@
 #include "tfctr/core/storage/page_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdint>
 
@@ -40,6 +41,10 @@ void DropMemory(void* memory, size_t bytes) { ::madvise(memory, Pages(bytes), MA
 
 void UnmapMemory(void* memory, size_t bytes) {
   if (memory != nullptr) ::munmap(memory, Pages(bytes));
+}
+
+double MachineMemory() {
+  return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace tfctr

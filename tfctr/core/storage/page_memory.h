@@ -20,6 +20,8 @@ void TouchMemory(void* memory, size_t bytes);
 // Gives the pages back and keeps the addresses, which hold zeros then.
 void DropMemory(void* memory, size_t bytes);
 void UnmapMemory(void* memory, size_t bytes);
+// All memory of this machine, in bytes: the system promises more than that, and ends processes when it can't keep it.
+double MachineMemory();
 
 }  // namespace tfctr
 
