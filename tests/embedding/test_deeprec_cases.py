@@ -143,6 +143,8 @@ def test_case_6_a_shared_table_counts_each_occurrence_once() -> None:
         variable.lookup([7, 7], training=True)
         assert variable.frequency([7, 8, 9, 10]).tolist() == [5, 1, 3, 0]
         assert variable.contains([7, 8, 9]).tolist() == [True, False, False]
+        variable.lookup([7, 8, 7, 7], training=True)  # a key that has a row counts on, each occurrence once
+        assert variable.frequency([7, 8]).tolist() == [8, 2]
 
 
 def test_case_6_occurrences_in_one_call_admit_in_all_of_its_lookups() -> None:
