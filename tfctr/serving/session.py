@@ -43,7 +43,7 @@ class ServingSession:
       op_libraries: paths of libraries with custom ops that the model needs.
       features: which inputs are the parts of one sparse or ragged feature, as ``graph_opt.analyse`` finds them:
         {"name", "kind", "parts": {role: input name}}; a dense one with "like" holds a number for each value of that
-        input (weights). For bundles the manifest says it, for what ``tfctr.keras.export`` wrote a file beside the model.
+        input (weights). For bundles the manifest says it; for what ``tfctr.keras.export`` wrote, a file in it.
       user_features: names or shell patterns of features and inputs that are the same for all rows of a user, beside
         those that the bundle declares. Their rows are repeated where the graph has no form that takes them once.
       config: a ConfigProto, merged over the session's own (soft placement, inter-op -1, GPU memory that grows).
