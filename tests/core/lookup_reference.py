@@ -130,11 +130,11 @@ def _combine(
 ) -> np.ndarray:
     here = here & counted
     vectors, weights = vectors[here], weights[here]
+    if len(vectors) == 0 and spec.fill_id is not None:
+        if not 0 <= spec.fill_id < len(table):
+            raise LookupError_("fill")
+        vectors, weights = _clip(spec, table[[spec.fill_id]]), np.ones(1)  # one value of weight 1; denominators stay
     if len(vectors) == 0:
-        if spec.fill_id is not None:
-            if not 0 <= spec.fill_id < len(table):
-                raise LookupError_("fill")
-            return _clip(spec, table[[spec.fill_id]])[0]
         natural_nan = (
             spec.combiner != "sum"
             and (spec.weights or spec.mask or spec.mask_value is not None or spec.accumulation == "sequential")
