@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from graph_opt.lookup_spec import LookupSpec, Step
@@ -29,6 +29,11 @@ IDS = [*range(ROWS), -1, -1, 0, ROWS - 1, ROWS, -(2**31), 2**31, -(2**63), 2**63
 GOOD = [*range(ROWS), -1, -1]
 LENGTHS = [0, 0, 1, 1, 2, 3, 7, 8, 9, 10, 17]
 WEIGHTS = [0.0, -1.0, 0.5, 1.0, 2.0]
+# An empty row that is filled counts one value: its sum is divided by 1 + eps.
+FILLED_ROW = {
+    "form": "ragged", "combiner": "mean", "rows": "rows", "empty": "zeros", "accumulation": "sequential",
+    "denominator": "eps", "denominator_eps": 1e-3, "fill_id": 0,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +136,7 @@ def make_spec(fields: dict[str, Any], width: int, table: int) -> LookupSpec:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=cases(), packed=st.booleans())
+@example(case=(FILLED_ROW, 1, {"ids": np.zeros(0, np.int64), "rows": np.zeros(2, np.int32)}), packed=False)
 def test_against_the_reference(bench, case, packed):
     fields, width, inputs = case
     index, table = bench[1][width]
