@@ -12,7 +12,7 @@ docs/embedding_variable.md states the exact rules; in short:
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from tfctr.embedding import option_values as check
 from tfctr.errors import UsageError
@@ -45,9 +45,10 @@ class Uniform(Initializer):
 
 
 @dataclasses.dataclass(frozen=True)
-class Normal(Initializer):
-    """Normally distributed."""
+class _Gaussian(Initializer):
+    """What `Normal` and `TruncatedNormal` have in common."""
 
+    kind: ClassVar[str]
     mean: float = 0.0
     stddev: float = 0.05
 
@@ -56,22 +57,21 @@ class Normal(Initializer):
         check.real(self, "stddev", self.stddev, above=0)
 
     def config(self) -> dict[str, Any]:
-        return {"kind": "normal", "mean": float(self.mean), "stddev": float(self.stddev)}
+        return {"kind": self.kind, "mean": float(self.mean), "stddev": float(self.stddev)}
 
 
 @dataclasses.dataclass(frozen=True)
-class TruncatedNormal(Initializer):
+class Normal(_Gaussian):
+    """Normally distributed."""
+
+    kind: ClassVar[str] = "normal"
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedNormal(_Gaussian):
     """Normally distributed, nothing further than two `stddev` (of the uncut distribution) from `mean`."""
 
-    mean: float = 0.0
-    stddev: float = 0.05
-
-    def __post_init__(self) -> None:
-        check.real(self, "mean", self.mean)
-        check.real(self, "stddev", self.stddev, above=0)
-
-    def config(self) -> dict[str, Any]:
-        return {"kind": "truncated_normal", "mean": float(self.mean), "stddev": float(self.stddev)}
+    kind: ClassVar[str] = "truncated_normal"
 
 
 @dataclasses.dataclass(frozen=True)
