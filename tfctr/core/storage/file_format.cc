@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "tfctr/core/storage/crc32c.h"
@@ -20,8 +21,14 @@ namespace {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are little-endian and used where they lie");
 
-constexpr char kTableMagic[8] = {'T', 'F', 'C', 'T', 'R', 'T', 'A', 'B'};
-constexpr char kVocabMagic[8] = {'T', 'F', 'C', 'T', 'R', 'V', 'O', 'C'};
+struct KindMagic {
+  FileKind kind;
+  char magic[9];  // the 8 bytes and a zero
+};
+constexpr KindMagic kMagics[] = {
+    {FileKind::kTable, "TFCTRTAB"},   {FileKind::kVocab, "TFCTRVOC"}, {FileKind::kHash, "TFCTRHSH"},
+    {FileKind::kOverlay, "TFCTROVL"}, {FileKind::kDelta, "TFCTRDLT"},
+};
 constexpr uint64_t kMaxMetadataBytes = 1 << 20;
 
 struct Footer {
@@ -124,18 +131,16 @@ bool DecodeMetadata(std::string_view text, Metadata* metadata) {
 }
 
 Status NotOurs(const std::string& path, const std::string& why) {
-  return Status::Corrupt("'" + path + "' is not a whole table or vocabulary file: " + why);
+  return Status::Corrupt("'" + path + "' is not a whole table, vocabulary, hash, overlay or delta file: " + why);
 }
 
 // Everything of the footer that can be checked on its own and against the file's size.
 Status CheckFooter(const Footer& footer, uint64_t file_bytes, const std::string& path, FileKind* kind) {
-  if (std::memcmp(footer.magic, kTableMagic, 8) == 0) {
-    *kind = FileKind::kTable;
-  } else if (std::memcmp(footer.magic, kVocabMagic, 8) == 0) {
-    *kind = FileKind::kVocab;
-  } else {
-    return NotOurs(path, "no footer at its end");
-  }
+  const auto found = std::find_if(std::begin(kMagics), std::end(kMagics), [&footer](const KindMagic& entry) {
+    return std::memcmp(footer.magic, entry.magic, 8) == 0;
+  });
+  if (found == std::end(kMagics)) return NotOurs(path, "no footer at its end");
+  *kind = found->kind;
   if (footer.footer_crc != Crc32c(&footer, kFooterBytes - sizeof(uint32_t))) {
     return NotOurs(path, "its footer is damaged");
   }
@@ -161,8 +166,21 @@ Status CheckFooter(const Footer& footer, uint64_t file_bytes, const std::string&
 }  // namespace
 
 const char* FileKindName(FileKind kind) {
-  if (kind == FileKind::kBlob) return "blob";
-  return kind == FileKind::kTable ? "table" : "vocab";
+  switch (kind) {
+    case FileKind::kTable:
+      return "table";
+    case FileKind::kVocab:
+      return "vocab";
+    case FileKind::kBlob:
+      return "blob";
+    case FileKind::kHash:
+      return "hash";
+    case FileKind::kOverlay:
+      return "overlay";
+    case FileKind::kDelta:
+      return "delta";
+  }
+  return "unknown";
 }
 
 Result<std::unique_ptr<Container>> Container::Open(const std::string& path) {
@@ -300,7 +318,9 @@ Status ContainerWriter::Finish(const Metadata& metadata) {
   if (text.size() > kMaxMetadataBytes) return Status::Invalid("the metadata of '" + path_ + "' is too long");
 
   Footer footer = {};
-  std::memcpy(footer.magic, kind_ == FileKind::kTable ? kTableMagic : kVocabMagic, 8);
+  for (const KindMagic& entry : kMagics) {
+    if (entry.kind == kind_) std::memcpy(footer.magic, entry.magic, 8);
+  }
   footer.version = kFormatVersion;
   footer.flags = sparse_ ? 0 : kFlagChecksums;
   footer.data_bytes = bytes_written_;

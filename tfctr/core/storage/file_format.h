@@ -1,5 +1,5 @@
-// What table files and vocabulary files share: payload, padding, block checksums, metadata text, 64-byte footer.
-// docs/bundle_format.md has the layout byte by byte.
+// What table, vocabulary, hash, overlay and delta files share: payload, padding, block checksums, metadata text,
+// 64-byte footer. docs/bundle_format.md has the layout byte by byte.
 //
 //   Container        an opened, mapped file whose footer, sizes, metadata and checksum list were checked
 //   ContainerWriter  writes one: under a temporary name beside the target, fsync, rename
@@ -28,8 +28,9 @@ inline constexpr uint64_t kFooterBytes = 64;
 inline constexpr uint32_t kFormatVersion = 1;
 inline constexpr uint32_t kFlagChecksums = 1;  // footer flag: block checksums are present
 
-enum class FileKind { kTable, kVocab, kBlob };         // a blob is no container
-TFCTR_EXPORT const char* FileKindName(FileKind kind);  // "table", "vocab", "blob"
+enum class FileKind { kTable, kVocab, kBlob, kHash, kOverlay, kDelta };  // a blob is no container
+// "table", "vocab", "blob", "hash", "overlay", "delta"
+TFCTR_EXPORT const char* FileKindName(FileKind kind);
 
 // Metadata: lines "key value\n", values percent-encoded where they hold bytes outside 0x21..0x7e or '%'.
 using Metadata = std::map<std::string, std::string>;
