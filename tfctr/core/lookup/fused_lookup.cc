@@ -45,6 +45,8 @@ bool SignedAfter(const LookupSpec& spec, size_t count) {
       case StepKind::kHashStrong:
       case StepKind::kVocab:
       case StepKind::kVocabOov:
+      case StepKind::kFingerprint:
+      case StepKind::kFind:
         dtype = DType::kInt64;
         break;
       default:

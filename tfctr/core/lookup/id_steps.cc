@@ -259,6 +259,10 @@ void IdBlock::PruneEqual(const TextValue& value) {
 
 template <typename GetText, typename Hash>
 void IdBlock::HashEach(GetText text, Hash hash, uint64_t buckets, const RowHint* hint) {
+  if (buckets == 0) {
+    for (int64_t k = 0; k < size_; ++k) ids_[k] = static_cast<int64_t>(hash(text(k)));
+    return;
+  }
   for (int64_t k = 0; k < size_; ++k) {
     ids_[k] = static_cast<int64_t>(hash(text(k)) % buckets);
     if (hint != nullptr) hint->Fetch(ids_[k]);
@@ -266,10 +270,10 @@ void IdBlock::HashEach(GetText text, Hash hash, uint64_t buckets, const RowHint*
 }
 
 void IdBlock::RunHash(const Step& step, const StepContext& context, const RowHint* hint) {
-  const uint64_t buckets = static_cast<uint64_t>(step.ints[0]);
+  const uint64_t buckets = step.kind == StepKind::kFingerprint ? 0 : static_cast<uint64_t>(step.ints[0]);
   const auto strong = [&step](std::string_view text) { return SipHash::Hash(step.key, text); };
   const auto run = [&](auto text) {
-    if (step.kind == StepKind::kHashFast) {
+    if (step.kind != StepKind::kHashStrong) {
       HashEach(text, context.fingerprint64, buckets, hint);
     } else {
       HashEach(text, strong, buckets, hint);
@@ -383,6 +387,7 @@ Status IdBlock::RunStep(const Step& step, int64_t last_dim, const StepContext& c
       break;
     case StepKind::kHashFast:
     case StepKind::kHashStrong:
+    case StepKind::kFingerprint:
       RunHash(step, context, hint);
       break;
     case StepKind::kBucketize:
@@ -414,6 +419,8 @@ Status IdBlock::RunStep(const Step& step, int64_t last_dim, const StepContext& c
         if (EqualsAt(*raw_, source(k), step.value)) ids_[k] = c;
       }
       break;
+    case StepKind::kFind:
+      break;  // needs the lookup's table: RowNumbers does it
   }
   return Status::Ok();
 }

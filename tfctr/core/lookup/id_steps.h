@@ -72,7 +72,7 @@ class IdBlock {
   void PruneEqual(const TextValue& value);
   const std::string_view* Texts();
   void RunHash(const Step& step, const StepContext& context, const RowHint* hint);
-  template <typename GetText, typename Hash>
+  template <typename GetText, typename Hash>  // buckets 0: the hash as it is
   void HashEach(GetText text, Hash hash, uint64_t buckets, const RowHint* hint);
   Status RunVocab(const Step& step, const StepContext& context, const RowHint* hint);
   Status RunStep(const Step& step, int64_t last_dim, const StepContext& context, const RowHint* hint);

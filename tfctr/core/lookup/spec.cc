@@ -66,6 +66,8 @@ constexpr std::initializer_list<std::pair<const char*, StepKind>> kStepNames = {
     {"prune_negative", StepKind::kPruneNegative},
     {"prune_equal", StepKind::kPruneEqual},
     {"select_equal", StepKind::kSelectEqual},
+    {"fingerprint", StepKind::kFingerprint},
+    {"find", StepKind::kFind},
 };
 
 // Number of integer arguments; -1: any positive number; -2: arguments are no integers.
@@ -86,6 +88,8 @@ int StepArity(StepKind kind) {
       return 3;
     case StepKind::kAsString:
     case StepKind::kPruneNegative:
+    case StepKind::kFingerprint:
+    case StepKind::kFind:
       return 0;
     case StepKind::kAddCol:
       return -1;
@@ -261,6 +265,7 @@ bool SetWord(const std::string& key, const std::string& value, LookupSpec* s, bo
     return s->table_dtype == DType::kFloat32 || s->table_dtype == DType::kFloat16 ||
            s->table_dtype == DType::kBFloat16 || s->table_dtype == DType::kFloat64;
   }
+  if (key == "hashed") return ParseInt(value, &flag) && ((s->hashed = flag != 0), true);
   if (key == "storage") {
     s->storage = DTypeFromName(value);
     return s->storage == DType::kFloat16 || s->storage == DType::kBFloat16 || s->storage == DType::kInt8;

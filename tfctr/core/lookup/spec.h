@@ -45,6 +45,8 @@ enum class StepKind {
   kPruneNegative,
   kPruneEqual,
   kSelectEqual,
+  kFingerprint,
+  kFind,
 };
 
 // A scalar in text, to be compared with raw values of any type.
@@ -76,6 +78,7 @@ struct LookupSpec {
   int64_t table_rows = 0;
   int64_t table_width = 0;
   DType table_dtype = DType::kInvalid;
+  bool hashed = false;  // a hash file: ids are keys, the last step (find) makes them row numbers; no table_rows
   DType storage = DType::kInvalid;  // float16, bfloat16 or int8: what a float32 table is stored as; else kInvalid
   Form form = Form::kDense;
   Source ids;
@@ -86,7 +89,7 @@ struct LookupSpec {
   std::optional<TextValue> mask_value;
   std::vector<Step> steps;
   bool prune_weights = false;
-  std::optional<int64_t> fill_id;
+  std::optional<int64_t> fill_id;  // of a hashed table: a key
   std::optional<double> max_norm;
   Combiner combiner = Combiner::kNone;
   Accumulation accumulation = Accumulation::kSegment;

@@ -48,7 +48,14 @@ std::string CheckSteps(const LookupSpec& spec) {
         break;
       case StepKind::kHashFast:
       case StepKind::kHashStrong:
+      case StepKind::kFingerprint:
         if (!type.is_string) return got;
+        type = {DType::kInt64, false};
+        break;
+      case StepKind::kFind:
+        if (!spec.hashed) return "step find needs a hashed table";
+        if (i + 1 != spec.steps.size()) return "step find must be the last one";
+        if (!IsInteger(type)) return got;
         type = {DType::kInt64, false};
         break;
       case StepKind::kBucketize:
@@ -76,6 +83,9 @@ std::string CheckSteps(const LookupSpec& spec) {
         if (!IsInteger(type)) return got;
     }
   }
+  if (spec.hashed && (spec.steps.empty() || spec.steps.back().kind != StepKind::kFind)) {
+    return "a hashed table needs find as the last step";
+  }
   if (!IsInteger(type)) return "the ids are " + TypeName(type) + " after the steps, not integers";
   return "";
 }
@@ -102,6 +112,9 @@ Status CheckLookup(const LookupSpec& spec) {
   if (spec.storage != DType::kInvalid && spec.table_dtype != DType::kFloat32) {
     return fail(std::string("storage ") + DTypeName(spec.storage) + " is for float32 tables, not for " +
                 DTypeName(spec.table_dtype));
+  }
+  if (spec.hashed && spec.table_dtype != DType::kFloat32) {
+    return fail(std::string("hashed tables are float32, not ") + DTypeName(spec.table_dtype));
   }
   if (!spec.ids.used()) return fail("needs ids");
   if (spec.output < 0) return fail("needs output and column");

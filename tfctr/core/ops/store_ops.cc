@@ -67,5 +67,33 @@ REGISTER_OP("TfctrVocabFind")
 Looks every key up in vocabulary file `index` of the store; `default_value` for keys that are not in it.
 )doc");
 
+REGISTER_OP("TfctrHashLookup")
+    .Input("store: resource")
+    .Input("keys: int64")
+    .Output("rows: float")
+    .Attr("index: int >= 0")
+    .Attr("dim: int >= 1")
+    .Attr("storage: {'float32', 'float16', 'bfloat16', 'int8'} = 'float32'")
+    .SetIsStateful()  // which rows there are changes with the store's overlays, which are no inputs
+    .SetShapeFn([](InferenceContext* c) {
+      int64_t dim = 0;
+      ShapeHandle unused;
+      ShapeHandle rows;
+      TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      TF_RETURN_IF_ERROR(c->Concatenate(c->input(1), c->Vector(dim), &rows));
+      c->set_output(0, rows);
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Rows of hash file `index` of the store, overlays included: a frozen embedding variable. Keys without a row get the
+table's default row; no key is an error and nothing grows.
+
+keys: of any shape.
+rows: keys.shape + [dim].
+dim: numbers of a row; the file must have rows of so many.
+storage: what the file's rows are stored as; the file must hold this. Rows are float32 in any case.
+)doc");
+
 }  // namespace
 }  // namespace tfctr
