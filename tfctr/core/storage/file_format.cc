@@ -183,6 +183,14 @@ const char* FileKindName(FileKind kind) {
   return "unknown";
 }
 
+Status WrongKind(const std::string& path, FileKind kind, FileKind expected) {
+  const auto text = [](FileKind which) -> std::string {
+    if (which == FileKind::kVocab) return "a vocabulary file";
+    return std::string(which == FileKind::kOverlay ? "an " : "a ") + FileKindName(which) + " file";
+  };
+  return Status::Invalid("'" + path + "' is " + text(kind) + ", expected " + text(expected));
+}
+
 Result<std::unique_ptr<Container>> Container::Open(const std::string& path) {
   Result<UniqueFd> fd = OpenForRead(path);
   if (!fd.ok()) return fd.status();

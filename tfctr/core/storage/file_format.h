@@ -31,6 +31,8 @@ inline constexpr uint32_t kFlagChecksums = 1;  // footer flag: block checksums a
 enum class FileKind { kTable, kVocab, kBlob, kHash, kOverlay, kDelta };  // a blob is no container
 // "table", "vocab", "blob", "hash", "overlay", "delta"
 TFCTR_EXPORT const char* FileKindName(FileKind kind);
+// kInvalid "'PATH' is a vocabulary file, expected a table file".
+TFCTR_EXPORT Status WrongKind(const std::string& path, FileKind kind, FileKind expected);
 
 // Metadata: lines "key value\n", values percent-encoded where they hold bytes outside 0x21..0x7e or '%'.
 using Metadata = std::map<std::string, std::string>;

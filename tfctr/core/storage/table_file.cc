@@ -47,9 +47,7 @@ Result<std::shared_ptr<const TableFile>> TableFile::Open(const std::string& path
 
 Result<std::shared_ptr<const TableFile>> TableFile::FromContainer(std::unique_ptr<Container> container) {
   const std::string& path = container->path();
-  if (container->kind() != FileKind::kTable) {
-    return Status::Invalid("'" + path + "' is a vocabulary file, expected a table file");
-  }
+  if (container->kind() != FileKind::kTable) return WrongKind(path, container->kind(), FileKind::kTable);
   const Metadata& metadata = container->metadata();
   const auto name = metadata.find("name");
   const auto dtype = metadata.find("dtype");

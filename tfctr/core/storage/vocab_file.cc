@@ -55,9 +55,7 @@ Result<std::shared_ptr<const VocabFile>> VocabFile::Open(const std::string& path
 
 Result<std::shared_ptr<const VocabFile>> VocabFile::FromContainer(std::unique_ptr<Container> container) {
   const std::string& path = container->path();
-  if (container->kind() != FileKind::kVocab) {
-    return Status::Invalid("'" + path + "' is a table file, expected a vocabulary file");
-  }
+  if (container->kind() != FileKind::kVocab) return WrongKind(path, container->kind(), FileKind::kVocab);
   const Metadata& metadata = container->metadata();
   const Status damaged = Status::Corrupt("'" + path + "': the metadata does not describe a vocabulary");
   const auto name = metadata.find("name");
