@@ -34,6 +34,9 @@ pybind11::dict FileInfo(const std::string& path);
 // Adds the functions over checkpoints; called by BindStorage.
 void BindCheckpoint(pybind11::module_& module);
 
+// Adds what the checkpoint tools need; called by BindStorage.
+void BindCheckpointTools(pybind11::module_& module);
+
 }  // namespace tfctr
 
 #endif  // TFCTR_CORE_RUNTIME_PY_STORAGE_SUPPORT_H_
