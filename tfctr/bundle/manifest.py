@@ -3,7 +3,7 @@
 Top level: format, tfctr, tensorflow, created (UTC), bundle_id, isa, precision, source {path, tags, sha256}, model
 {file, bytes, sha256}, store {shared_name, files: [{index, kind, file, name, dtype, shape, bytes, fingerprint,
 source}]}, signatures {name: signature info}, passes [pass reports], parity {signature: comparison}, mutable_state
-[{node, kind, reason}].
+[{node, kind, reason}], version {base, hash, sequence, origin, start, deltas} where deltas were applied.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tfctr.bundle import naming
+from tfctr.bundle.deltas.identity import wrong_version
 from tfctr.errors import CorruptFileError, UsageError, VersionError
 
 FORMAT = 1
@@ -120,7 +121,16 @@ def _wrong_part(manifest: dict[str, Any]) -> str:
         wrong = _wrong_signature(info)
         if wrong:
             return f"signature {name!r}: {wrong}"
-    return ""
+    return _wrong_overlays(files) or wrong_version(manifest.get("version"))
+
+
+def _wrong_overlays(files: list[dict[str, Any]]) -> str:
+    """An overlay names the table or hash file it belongs to; no two the same."""
+    bases = [entry.get("base") for entry in files if entry["kind"] == "overlay"]
+    for base in bases:
+        if type(base) is not int or not 0 <= base < len(files) or files[base]["kind"] not in ("table", "hash"):
+            return f"an overlay of the store's files: its base {base!r} is no table of the store"
+    return "" if len(set(bases)) == len(bases) else "two overlays of the store's files have the same base"
 
 
 def _wrong_signature(info: Any) -> str:

@@ -11,6 +11,12 @@ MANIFEST = "assets.extra/tfctr_manifest.json"
 REFRESH = "assets.extra/tfctr_refresh.zip"
 FEATURES = "assets.extra/tfctr_features.json"  # of a plain SavedModel (bundle/input_features.py)
 STORE_FOLDER = "assets/tfctr"
+DELTA = "delta.json"
+# Nodes of a bundle's graph that swap the overlays of its store: feed both placeholders (int64 [k], string [k]), run
+# the node (op TfctrStoreOverlay).
+OVERLAY_NODE = "tfctr/overlay"
+OVERLAY_INDICES = "tfctr/overlay/indices"
+OVERLAY_FILENAMES = "tfctr/overlay/filenames"
 MODEL_NAMES = (MODEL, "saved_model.pbtxt", "saved_model.cpb")
 
 # Names beside OUT start with a dot and are no numbers: a server that watches `model/` for versions ignores them.
