@@ -276,8 +276,19 @@ Result<std::unique_ptr<ContainerWriter>> ContainerWriter::Create(const std::stri
   return writer;
 }
 
+Result<std::unique_ptr<ContainerWriter>> ContainerWriter::InMemory(const std::string& name, FileKind kind) {
+  std::unique_ptr<ContainerWriter> writer(new ContainerWriter());
+  writer->path_ = name;
+  writer->tmp_path_ = name;
+  writer->kind_ = kind;
+  writer->in_memory_ = true;
+  writer->fd_ = UniqueFd(::memfd_create("tfctr", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!writer->fd_.valid()) return ErrnoStatus("cannot get memory for", name, errno);
+  return writer;
+}
+
 ContainerWriter::~ContainerWriter() {
-  if (!finished_) (void)::unlink(tmp_path_.c_str());
+  if (!finished_ && !in_memory_) (void)::unlink(tmp_path_.c_str());
 }
 
 Status ContainerWriter::Raw(const void* data, uint64_t bytes) { return WriteAll(fd_, tmp_path_, data, bytes); }
@@ -318,7 +329,7 @@ Status ContainerWriter::WriteAt(uint64_t offset, const void* data, uint64_t byte
   return WriteAllAt(fd_, tmp_path_, offset, data, bytes);
 }
 
-Status ContainerWriter::Finish(const Metadata& metadata) {
+Status ContainerWriter::WriteTail(const Metadata& metadata) {
   if (finished_) return Status::Invalid("'" + path_ + "' is finished already");
   if (block_fill_ > 0) checksums_.push_back(block_crc_);
   block_fill_ = 0;
@@ -346,13 +357,28 @@ Status ContainerWriter::Finish(const Metadata& metadata) {
   tail += text;
   tail.append(reinterpret_cast<const char*>(&footer), kFooterBytes);
   const uint64_t tail_at = sparse_ ? PaddedTo(bytes_written_, kPageBytes) : bytes_written_;
-  TFCTR_RETURN_IF_ERROR(WriteAllAt(fd_, tmp_path_, tail_at, tail.data(), tail.size()));
+  return WriteAllAt(fd_, tmp_path_, tail_at, tail.data(), tail.size());
+}
+
+Status ContainerWriter::Finish(const Metadata& metadata) {
+  if (in_memory_) return Status::Invalid("'" + path_ + "' lies in memory and gets no name");
+  TFCTR_RETURN_IF_ERROR(WriteTail(metadata));
   // Sparse files are stand-ins that live as long as a conversion: 20 ms of fsync each would be its largest cost.
   if (!sparse_ && ::fsync(fd_.get()) != 0) return ErrnoStatus("cannot sync", tmp_path_, errno);
   fd_.Close();
   if (::rename(tmp_path_.c_str(), path_.c_str()) != 0) return ErrnoStatus("cannot create", path_, errno);
   finished_ = true;
   return sparse_ ? Status::Ok() : SyncDirectoryOf(path_);
+}
+
+Result<UniqueFd> ContainerWriter::FinishInMemory(const Metadata& metadata) {
+  if (!in_memory_) return Status::Invalid("'" + path_ + "' does not lie in memory");
+  TFCTR_RETURN_IF_ERROR(WriteTail(metadata));
+  if (::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK) != 0) {
+    return ErrnoStatus("cannot seal", path_, errno);
+  }
+  finished_ = true;
+  return std::move(fd_);
 }
 
 }  // namespace tfctr

@@ -76,6 +76,8 @@ class TFCTR_EXPORT ContainerWriter {
  public:
   // Opens a temporary file beside `path` whose name starts with a dot.
   static Result<std::unique_ptr<ContainerWriter>> Create(const std::string& path, FileKind kind);
+  // Writes to anonymous memory (memfd) instead of a file; `name` is for messages. Finished by FinishInMemory.
+  static Result<std::unique_ptr<ContainerWriter>> InMemory(const std::string& name, FileKind kind);
   ~ContainerWriter();  // removes the temporary file unless Finish succeeded
   ContainerWriter(const ContainerWriter&) = delete;
   ContainerWriter& operator=(const ContainerWriter&) = delete;
@@ -87,15 +89,19 @@ class TFCTR_EXPORT ContainerWriter {
   Status WriteAt(uint64_t offset, const void* data, uint64_t bytes);
   // Pads, writes checksums, metadata and footer, fsyncs (a dense payload) and renames to the target path.
   Status Finish(const Metadata& metadata);
+  // The descriptor of the whole file in memory, sealed against changes.
+  Result<UniqueFd> FinishInMemory(const Metadata& metadata);
 
  private:
   ContainerWriter() = default;
+  Status WriteTail(const Metadata& metadata);  // all that lies behind the payload
   Status Raw(const void* data, uint64_t bytes);
   std::string path_;
   std::string tmp_path_;
   FileKind kind_ = FileKind::kTable;
   UniqueFd fd_;
   bool sparse_ = false;
+  bool in_memory_ = false;
   bool finished_ = false;
   uint64_t bytes_written_ = 0;
   uint32_t block_crc_ = 0;
