@@ -246,6 +246,16 @@ Result<const CheckpointEntry*> FindEntry(const CheckpointIndex& index, const std
                          std::to_string(index.size()) + ": " + some + (index.size() > 5 ? ", ..." : ""));
 }
 
+Result<std::vector<CheckpointExtent>> RowExtents(const CheckpointIndex& index, const std::string& prefix,
+                                                 const std::string& key) {
+  const Result<const CheckpointEntry*> found = FindEntry(index, prefix, key);
+  if (!found.ok()) return found.status();
+  TFCTR_RETURN_IF_ERROR(CheckRowParts(key, *found.value()));
+  std::vector<CheckpointExtent> extents;
+  for (const CheckpointSlice& slice : found.value()->slices) extents.push_back(slice.extent);
+  return extents;
+}
+
 Status CopyTensorToTable(const std::string& prefix, const std::string& key, const std::string& out_path,
                          const std::string& name, const CopyProgress& progress) {
   const Result<CheckpointIndex> index = ReadCheckpointIndex(prefix);

@@ -46,6 +46,11 @@ Result<CheckpointIndex> ReadCheckpointIndex(const std::string& prefix);
 Result<const CheckpointEntry*> FindEntry(const CheckpointIndex& index, const std::string& prefix,
                                          const std::string& key);
 
+// Where the rows of tensor `key` lie, in order: the extents of a whole tensor, or of parts that split axis 0. Errors as
+// FindEntry; kInvalid where it is partitioned along another axis, kCorrupt where rows are missing.
+Result<std::vector<CheckpointExtent>> RowExtents(const CheckpointIndex& index, const std::string& prefix,
+                                                 const std::string& key);
+
 // Copies a tensor into a new table file: whole, or merged from parts that split axis 0, in row order. Bounded memory,
 // every part's checksum checked. `progress` as in CopyCheckpointTensor.
 Status CopyTensorToTable(const std::string& prefix, const std::string& key, const std::string& out_path,
