@@ -377,8 +377,12 @@ Result<UniqueFd> ContainerWriter::FinishInMemory(const Metadata& metadata) {
   if (::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK) != 0) {
     return ErrnoStatus("cannot seal", path_, errno);
   }
+  // Opened again for reading: some systems map a sealed file through no descriptor that could write.
+  UniqueFd sealed(::open(("/proc/self/fd/" + std::to_string(fd_.get())).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!sealed.valid()) return ErrnoStatus("cannot open", path_, errno);
   finished_ = true;
-  return std::move(fd_);
+  fd_.Close();
+  return sealed;
 }
 
 }  // namespace tfctr

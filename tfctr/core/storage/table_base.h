@@ -9,6 +9,7 @@
 
 #include "tfctr/core/export.h"
 #include "tfctr/core/storage/dtype.h"
+#include "tfctr/core/storage/file_format.h"
 #include "tfctr/core/storage/hash_file.h"
 #include "tfctr/core/storage/status.h"
 #include "tfctr/core/storage/table_file.h"
@@ -32,6 +33,11 @@ struct RowShape {
 TFCTR_EXPORT std::string RowShapeText(const RowShape& shape);
 // Of rows stored in that form; the stride follows. kInvalid when `dtype` can't be stored so.
 TFCTR_EXPORT Result<RowShape> MakeRowShape(bool hashed, DType dtype, int64_t width);
+
+// The row shape in the metadata of a delta or an overlay: keys "keys" (int64 or row_ids), dtype, width, row_bytes.
+void PutRowShape(const RowShape& shape, Metadata* metadata);
+// False unless the metadata has a possible one.
+bool ReadRowShape(const Metadata& metadata, RowShape* shape);
 
 struct TableBase {
   std::string name;
