@@ -264,10 +264,11 @@ Status ReadParts(Members* members, const std::string& where, EvConfig* config) {
   return Status::Ok();
 }
 
-// A counter that eviction judges needs the same moments as a row.
+// A counter that eviction judges, or a delta saves, needs the same moments as a row.
 void KeepMomentsOfCounters(EvConfig* config) {
   config->admission.last_step = config->last_step;
   config->admission.last_time = config->last_time;
+  config->admission.changes = config->changes;
 }
 
 }  // namespace
@@ -301,6 +302,7 @@ Result<EvConfig> ParseEvConfig(std::string_view json) {
   members.Flag("frequency", &config.frequency);
   members.Flag("last_step", &config.last_step);
   members.Flag("last_time", &config.last_time);
+  members.Flag("changes", &config.changes);
   members.Whole("max_bytes", &config.max_bytes);
   members.Whole("expected_rows", &config.expected_rows);
   if (config.evict_every_steps < 0) members.Fail("evict_every_steps", "must not be negative");
@@ -316,7 +318,8 @@ Result<EvConfig> ParseEvConfig(std::string_view json) {
 Result<RowLayout> LayoutOf(const EvConfig& config) {
   std::vector<SlotSpec> slots;
   if (config.has_optimizer) slots = SlotsOf(config.optimizer, config.dim);
-  return RowLayout::Make(config.dim, std::move(slots), config.frequency, config.last_step, config.last_time);
+  return RowLayout::Make(config.dim, std::move(slots), config.frequency, config.last_step, config.last_time,
+                         config.changes);
 }
 
 Result<std::shared_ptr<EmbeddingTable>> MakeTable(const EvConfig& config) {

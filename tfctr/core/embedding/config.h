@@ -11,7 +11,7 @@
 //    "eviction": [{"kind": "step", "steps_to_live"} | {"kind": "ttl", "seconds"} | {"kind": "l2", "threshold"} |
 //      {"kind": "capacity", "max_rows", "order": "lru" | "lfu"}, each with "min_rows", "protected_keys": ["-1", ...]],
 //    "evict_every_steps": 0, "evict_on_save": false, "frequency": false, "last_step": false, "last_time": false,
-//    "max_bytes": 0, "expected_rows": 0}
+//    "changes": false, "max_bytes": 0, "expected_rows": 0}
 //
 // Integers are JSON numbers or, where they may exceed 2^53, decimal strings; either is read. A member that is missing
 // has the default of the structs below; one that is not known is refused: it asks for something that this version
@@ -56,6 +56,7 @@ struct EvConfig {
   bool frequency = false;
   bool last_step = false;
   bool last_time = false;
+  bool changes = false;    // remember what changed since a mark
   uint64_t max_bytes = 0;  // 0: no limit
   uint64_t expected_rows = 0;
 };

@@ -415,7 +415,7 @@ void Threads() {
         for (float* row : rows) {
           if (row == nullptr) continue;
           for (int i = 0; i < kDim; ++i) StoreRelaxed(row + i, LoadRelaxed(row + i) + 1.0f);
-          table->Touch(row, now);
+          table->Touch(row, now, table->this_mark());
         }
       }
     });

@@ -115,7 +115,7 @@ class EvEraseOp : public EvOp {
     const int64_t* at = keys.flat<int64_t>().data();
     const size_t n = static_cast<size_t>(keys.NumElements());
     const size_t erased = table->EraseIf(at, n, [](int64_t, const float*) { return true; });
-    if (table->admission() != nullptr) table->admission()->Forget(at, n);
+    if (table->admission() != nullptr) table->admission()->EraseIf(at, n, [](const KeyCount&) { return true; });
     return SetScalar(context, 0, erased);
   }
 };

@@ -126,17 +126,19 @@ class EvApplyOp : public OpKernel {
   static void Apply(const Update& update, size_t begin, size_t end) {
     const EvConfig& config = update.ev->config();
     const EmbeddingTable& table = *update.table;
-    const bool touch = table.layout().has_last_step() || table.layout().has_last_time();
+    const RowLayout& layout = table.layout();
+    const bool touch = layout.has_last_step() || layout.has_last_time() || layout.has_change();
     const ReadGuard reading(table);
     const UpdateGuard updating(table);
+    const uint32_t mark = table.this_mark();
     float* rows[kBlock];
     for (size_t at = begin; at < end; at += kBlock) {
       const size_t n = std::min(kBlock, end - at);
       table.Find(update.sum().keys() + at, n, rows);
-      ApplyRows(config.optimizer, table.layout(), update.step, rows,
-                update.sum().sums() + at * static_cast<size_t>(config.dim), n);
+      ApplyRows(config.optimizer, layout, update.step, rows, update.sum().sums() + at * static_cast<size_t>(config.dim),
+                n);
       for (size_t i = 0; touch && i < n; ++i) {
-        if (rows[i] != nullptr) table.Touch(rows[i], update.now);
+        if (rows[i] != nullptr) table.Touch(rows[i], update.now, mark);
       }
     }
   }

@@ -43,6 +43,11 @@ void Admission::Visit(size_t, const std::function<void(const KeyCount&)>&) const
 
 size_t Admission::EraseIf(const int64_t*, size_t, const std::function<bool(const KeyCount&)>&) { return 0; }
 
+bool Admission::VisitChanged(size_t, uint32_t, const std::function<void(const KeyCount&)>&,
+                             std::vector<int64_t>*) const {
+  return false;
+}
+
 void Admission::ReadState(uint64_t, uint64_t, uint8_t*) const {}
 
 Status Admission::WriteState(uint64_t, uint64_t, const uint8_t*) {

@@ -13,10 +13,12 @@
 #ifndef TFCTR_CORE_STORAGE_ADMISSION_H_
 #define TFCTR_CORE_STORAGE_ADMISSION_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "tfctr/core/storage/now.h"
 #include "tfctr/core/storage/status.h"
@@ -29,18 +31,20 @@ struct AdmissionConfig {
   uint32_t min_count = 1;             // a key whose count reaches this is admitted
   bool last_step = false;             // counter: remember the step of a key's last count (for eviction by step or LRU)
   bool last_time = false;             // counter: remember the time of a key's last count (for eviction by TTL)
+  bool changes = false;               // counter: remember the mark of a key's last change, and which keys went
   uint64_t expected_keys = 0;         // bloom: distinct keys that the filter is sized for
   double false_positive_rate = 0.01;  // bloom: of a key's count, at expected_keys
   int counter_bits = 16;              // bloom: 8, 16 or 32; counts stop at 2^bits - 1
   int64_t reset_every_steps = 0;      // bloom: all counts become 0 when the step crosses a multiple; 0 = never
 };
 
-// One counted key. `last_step` and `last_time_ms` are 0 where the configuration does not keep them.
+// One counted key. `last_step`, `last_time_ms` and `change` are 0 where the configuration does not keep them.
 struct KeyCount {
   int64_t key = 0;
   uint32_t count = 0;
   int64_t last_step = 0;
   int64_t last_time_ms = 0;
+  uint32_t change = 0;  // the table's mark when it last changed
 };
 
 class Admission {
@@ -56,7 +60,7 @@ class Admission {
   // the call (saturating at 2^32-1, or at what a Bloom cell holds), admitted[i] = 1 where it is at least min_count.
   virtual void Add(const int64_t* keys, const uint32_t* counts, size_t n, Now now, uint8_t* admitted,
                    uint32_t* totals) = 0;
-  // The keys have rows now (or are erased): their counters go. A Bloom filter can't forget one key and does nothing.
+  // The keys have rows now: their counters go. A Bloom filter can't forget one key and does nothing.
   virtual void Forget(const int64_t* keys, size_t n) = 0;
   // The count of a key without a row; for a Bloom filter, its upper estimate.
   virtual uint32_t Count(int64_t key) const = 0;
@@ -77,6 +81,15 @@ class Admission {
   // Drops everything that was counted.
   virtual void Clear() = 0;
 
+  // The table's mark (EmbeddingTable::EndMark): what changes from now on is stamped with it.
+  void set_mark(uint32_t mark) { mark_.store(mark, std::memory_order_relaxed); }
+  // Counter only, where it keeps changes: visits the counts of a part that changed after the end of `mark`, and appends
+  // the keys that EraseIf took since; both of one moment. False where that is not known any more.
+  virtual bool VisitChanged(size_t part, uint32_t mark, const std::function<void(const KeyCount&)>& visit,
+                            std::vector<int64_t>* removed) const;
+  // Bloom filter only: whether any cell changed after the end of `mark`.
+  virtual bool ChangedSince(uint32_t mark) const { return true; }
+
   // Bloom filter only: its whole state as bytes (a header with its geometry, then the cells, little-endian), readable
   // and writable in ranges so that a checkpoint streams it. 0 bytes for a counter.
   virtual uint64_t state_bytes() const { return 0; }
@@ -86,9 +99,11 @@ class Admission {
 
  protected:
   explicit Admission(const AdmissionConfig& config) : config_(config) {}
+  uint32_t mark() const { return mark_.load(std::memory_order_relaxed); }
 
  private:
   AdmissionConfig config_;
+  std::atomic<uint32_t> mark_{1};
 };
 
 }  // namespace tfctr

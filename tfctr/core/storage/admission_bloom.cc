@@ -1,6 +1,7 @@
 // Admission by a counting Bloom filter: `groups` arrays of saturating cells; a key has one cell in each, and its count
 // is the least of them. No key is stored. Cells only grow, so a count is never too small.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -89,7 +90,10 @@ class BloomAdmission : public Admission {
     const std::unique_lock<std::shared_mutex> lock(mutex_);
     std::memset(cells_.get(), 0, CellBytes());
     epoch_ = kNoEpoch;
+    Changed();
   }
+
+  bool ChangedSince(uint32_t mark) const override { return changed_.load(std::memory_order_relaxed) > mark; }
 
   uint64_t state_bytes() const override { return sizeof(StateHeader) + CellBytes(); }
 
@@ -128,6 +132,7 @@ class BloomAdmission : public Admission {
                              " bytes of cells");
     }
     std::memcpy(reinterpret_cast<uint8_t*>(cells_.get()) + offset, bytes, size);
+    Changed();
     return Status::Ok();
   }
 
@@ -183,6 +188,7 @@ class BloomAdmission : public Admission {
         } while (sum != old && !__atomic_compare_exchange_n(cell, &old, sum, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
       });
     }
+    if (n > 0) Changed();
   }
 
   // A shared lock; before it, the cells are cleared if `step` is in a later epoch than the last count.
@@ -198,6 +204,7 @@ class BloomAdmission : public Admission {
         if (epoch > epoch_) {
           if (epoch_ != kNoEpoch) std::memset(cells_.get(), 0, CellBytes());
           epoch_ = epoch;
+          Changed();
         }
       }
       shared.lock();
@@ -205,10 +212,14 @@ class BloomAdmission : public Admission {
     return shared;
   }
 
+  // After the change: who reads the cells before it sees all of it, has ended the mark before that.
+  void Changed() { changed_.store(mark(), std::memory_order_release); }
+
   const Geometry geometry_;
   std::unique_ptr<Cell, Unmap> cells_;
   int64_t epoch_ = kNoEpoch;
-  mutable std::shared_mutex mutex_;  // alone: reset and restore; shared: everything else
+  std::atomic<uint32_t> changed_{0};  // the mark of the last change
+  mutable std::shared_mutex mutex_;   // alone: reset and restore; shared: everything else
 };
 
 template <typename Cell>

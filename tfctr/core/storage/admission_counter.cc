@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tfctr/core/storage/admission_impl.h"
+#include "tfctr/core/storage/removed_log.h"
 #include "tfctr/core/storage/salt.h"
 
 namespace tfctr {
@@ -21,7 +22,8 @@ constexpr size_t kPrefetchAhead = 8;
 // One stripe's table. Arrays of the parts that the configuration doesn't keep stay empty.
 class CountTable {
  public:
-  CountTable(uint64_t salt, bool steps, bool times) : salt_(salt), keeps_steps_(steps), keeps_times_(times) {}
+  CountTable(uint64_t salt, const AdmissionConfig& config)
+      : salt_(salt), keeps_steps_(config.last_step), keeps_times_(config.last_time), keeps_changes_(config.changes) {}
 
   uint64_t HashOf(int64_t key) const { return MixKey(static_cast<uint64_t>(key) ^ salt_); }
 
@@ -44,10 +46,10 @@ class CountTable {
 
   uint32_t Count(int64_t key, uint64_t hash) const { return keys_.empty() ? 0 : counts_[Probe(key, hash)]; }
 
-  uint32_t Add(int64_t key, uint64_t hash, uint32_t count, Now now) {
+  uint32_t Add(int64_t key, uint64_t hash, uint32_t count, Now now, uint32_t mark) {
     const KeyCount old = Get(key, hash);
     const uint32_t total = SaturatingAdd(old.count, count);
-    Set(KeyCount{key, total, now.step, now.time_ms}, hash);
+    Set(KeyCount{key, total, now.step, now.time_ms, mark}, hash);
     return total;
   }
 
@@ -57,9 +59,11 @@ class CountTable {
   }
 
   KeyCount At(size_t slot) const {
-    return KeyCount{keys_[slot], counts_[slot], keeps_steps_ ? steps_[slot] : 0, keeps_times_ ? times_[slot] : 0};
+    return KeyCount{keys_[slot], counts_[slot], keeps_steps_ ? steps_[slot] : 0, keeps_times_ ? times_[slot] : 0,
+                    keeps_changes_ ? changes_[slot] : 0};
   }
   bool Holds(size_t slot) const { return counts_[slot] != 0; }
+  uint32_t Change(size_t slot) const { return changes_[slot]; }
 
   // `entry.count` must not be 0.
   void Set(const KeyCount& entry, uint64_t hash) {
@@ -85,7 +89,7 @@ class CountTable {
     return true;
   }
 
-  void Clear() { *this = CountTable(salt_, keeps_steps_, keeps_times_); }
+  void Clear() { *this = Like(); }
 
   // Gives memory back where at most 2/5 of the slots are used: 3/5 of them are afterwards.
   void Shrink() {
@@ -94,6 +98,14 @@ class CountTable {
   }
 
  private:
+  CountTable Like() const {
+    AdmissionConfig config;
+    config.last_step = keeps_steps_;
+    config.last_time = keeps_times_;
+    config.changes = keeps_changes_;
+    return CountTable(salt_, config);
+  }
+
   // The stripe is chosen by the low bits of the hash, the slot by the high ones.
   size_t Home(uint64_t hash) const { return ScaleToRange(hash, keys_.size()); }
   size_t Next(size_t slot) const { return slot + 1 == keys_.size() ? 0 : slot + 1; }
@@ -104,14 +116,16 @@ class CountTable {
     counts_[slot] = entry.count;
     if (keeps_steps_) steps_[slot] = entry.last_step;
     if (keeps_times_) times_[slot] = entry.last_time_ms;
+    if (keeps_changes_) changes_[slot] = entry.change;
   }
 
   void Resize(size_t slots) {
-    CountTable other(salt_, keeps_steps_, keeps_times_);
+    CountTable other = Like();
     other.keys_.resize(slots);
     other.counts_.resize(slots);
     if (keeps_steps_) other.steps_.resize(slots);
     if (keeps_times_) other.times_.resize(slots);
+    if (keeps_changes_) other.changes_.resize(slots);
     for (size_t slot = 0; slot < keys_.size(); ++slot) {
       if (counts_[slot] == 0) continue;
       const KeyCount entry = At(slot);
@@ -124,17 +138,20 @@ class CountTable {
   uint64_t salt_;
   bool keeps_steps_;
   bool keeps_times_;
+  bool keeps_changes_;
   size_t size_ = 0;
   std::vector<int64_t> keys_;
   std::vector<uint32_t> counts_;
   std::vector<int64_t> steps_;
   std::vector<int64_t> times_;
+  std::vector<uint32_t> changes_;
 };
 
 struct alignas(64) Stripe {
-  Stripe(uint64_t salt, bool steps, bool times) : table(salt, steps, times) {}
+  Stripe(uint64_t salt, const AdmissionConfig& config) : table(salt, config) {}
   mutable std::mutex mutex;
   CountTable table;
+  RemovedLog removed;  // what EraseIf took
 };
 
 class CounterAdmission : public Admission {
@@ -142,21 +159,22 @@ class CounterAdmission : public Admission {
   explicit CounterAdmission(const AdmissionConfig& config) : Admission(config) {
     stripes_.reserve(kStripes);
     for (size_t i = 0; i < kStripes; ++i) {
-      stripes_.push_back(std::make_unique<Stripe>(salt_, config.last_step, config.last_time));
+      stripes_.push_back(std::make_unique<Stripe>(salt_, config));
     }
   }
 
   void Add(const int64_t* keys, const uint32_t* counts, size_t n, Now now, uint8_t* admitted,
            uint32_t* totals) override {
-    ForEachByStripe(keys, n, [&](CountTable& table, size_t i, uint64_t hash) {
-      totals[i] = counts[i] == 0 ? table.Count(keys[i], hash) : table.Add(keys[i], hash, counts[i], now);
+    ForEachByStripe(keys, n, [&](Stripe& stripe, size_t i, uint64_t hash) {
+      CountTable& table = stripe.table;
+      totals[i] = counts[i] == 0 ? table.Count(keys[i], hash) : table.Add(keys[i], hash, counts[i], now, mark());
       admitted[i] = totals[i] >= config().min_count;
     });
   }
 
   void Forget(const int64_t* keys, size_t n) override {
     ForEachByStripe(
-        keys, n, [&](CountTable& table, size_t i, uint64_t hash) { table.Erase(keys[i], hash); },
+        keys, n, [&](Stripe& stripe, size_t i, uint64_t hash) { stripe.table.Erase(keys[i], hash); },
         [](CountTable& table) { table.Shrink(); });
   }
 
@@ -187,9 +205,11 @@ class CounterAdmission : public Admission {
     size_t erased = 0;
     ForEachByStripe(
         keys, n,
-        [&](CountTable& table, size_t i, uint64_t hash) {
-          const KeyCount entry = table.Get(keys[i], hash);
-          if (entry.count != 0 && condemned(entry)) erased += table.Erase(keys[i], hash);
+        [&](Stripe& stripe, size_t i, uint64_t hash) {
+          const KeyCount entry = stripe.table.Get(keys[i], hash);
+          if (entry.count == 0 || !condemned(entry)) return;
+          erased += stripe.table.Erase(keys[i], hash);
+          if (config().changes) stripe.removed.Add(keys[i], mark(), stripe.table.size());
         },
         [](CountTable& table) { table.Shrink(); });
     return erased;
@@ -198,8 +218,11 @@ class CounterAdmission : public Admission {
   void Put(const KeyCount* counts, size_t n) override {
     std::vector<int64_t> keys(n);
     for (size_t i = 0; i < n; ++i) keys[i] = counts[i].key;
-    ForEachByStripe(keys.data(), n, [&](CountTable& table, size_t i, uint64_t hash) {
-      if (counts[i].count != 0) table.Set(counts[i], hash);
+    ForEachByStripe(keys.data(), n, [&](Stripe& stripe, size_t i, uint64_t hash) {
+      if (counts[i].count == 0) return;
+      KeyCount entry = counts[i];
+      entry.change = mark();
+      stripe.table.Set(entry, hash);
     });
   }
 
@@ -207,13 +230,25 @@ class CounterAdmission : public Admission {
     for (const auto& stripe : stripes_) {
       std::lock_guard<std::mutex> lock(stripe->mutex);
       Tracked(stripe->table, [&] { stripe->table.Clear(); });
+      stripe->removed.Lose(mark());
     }
+  }
+
+  bool VisitChanged(size_t part, uint32_t mark, const std::function<void(const KeyCount&)>& visit,
+                    std::vector<int64_t>* removed) const override {
+    const Stripe& stripe = *stripes_[part];
+    std::lock_guard<std::mutex> lock(stripe.mutex);
+    if (!config().changes || !stripe.removed.Since(mark, removed)) return false;
+    for (size_t slot = 0; slot < stripe.table.slots(); ++slot) {
+      if (stripe.table.Holds(slot) && stripe.table.Change(slot) > mark) visit(stripe.table.At(slot));
+    }
+    return true;
   }
 
  private:
   uint64_t SlotBytes() const {
     return sizeof(int64_t) + sizeof(uint32_t) + (config().last_step ? sizeof(int64_t) : 0) +
-           (config().last_time ? sizeof(int64_t) : 0);
+           (config().last_time ? sizeof(int64_t) : 0) + (config().changes ? sizeof(uint32_t) : 0);
   }
 
   // Calls change() and keeps the totals over all stripes right.
@@ -226,7 +261,7 @@ class CounterAdmission : public Admission {
     slots_.fetch_add(table.slots() - slots, std::memory_order_relaxed);
   }
 
-  // each(table, index of the key, hash) for every key, stripe by stripe in the order of the keys, each stripe's mutex
+  // each(stripe, index of the key, hash) for every key, stripe by stripe in the order of the keys, each stripe's mutex
   // taken once; then done(table).
   template <typename Each, typename Done>
   void ForEachByStripe(const int64_t* keys, size_t n, const Each& each, const Done& done) {
@@ -247,7 +282,7 @@ class CounterAdmission : public Admission {
       Tracked(table, [&] {
         for (size_t k = starts[s]; k < starts[s + 1]; ++k) {
           if (k + kPrefetchAhead < starts[s + 1]) table.Prefetch(hashes[order[k + kPrefetchAhead]]);
-          each(table, order[k], hashes[order[k]]);
+          each(*stripes_[s], order[k], hashes[order[k]]);
         }
         done(table);
       });

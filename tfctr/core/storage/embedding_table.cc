@@ -124,6 +124,18 @@ Result<std::shared_ptr<EmbeddingTable>> EmbeddingTable::Create(TableConfig confi
 
 const TableConfig& EmbeddingTable::config() const { return state_->config; }
 const float* EmbeddingTable::default_row() const { return state_->config.default_value.data(); }
+uint32_t EmbeddingTable::this_mark() const { return state_->this_mark.load(std::memory_order_relaxed); }
+int64_t EmbeddingTable::instance() const { return state_->instance; }
+const std::string& EmbeddingTable::origin() const { return state_->origin; }
+void EmbeddingTable::set_origin(std::string save) { state_->origin = std::move(save); }
+
+uint32_t EmbeddingTable::EndMark() {
+  const std::unique_lock<UpdateGate> alone(state_->gate);
+  const uint32_t ended = state_->this_mark.fetch_add(1, std::memory_order_relaxed);
+  if (admission() != nullptr) admission()->set_mark(ended + 1);
+  return ended;
+}
+
 void EmbeddingTable::set_make_room(MakeRoom make_room) { state_->make_room = std::move(make_room); }
 uint64_t EmbeddingTable::bytes() const { return state_->Bytes(); }
 

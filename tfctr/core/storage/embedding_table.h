@@ -129,19 +129,35 @@ class EmbeddingTable {
 
   // --- updates ---
 
-  // Sets last step and last time of an updated row, where the layout has them.
-  void Touch(float* row, Now now) const {
+  // Sets last step, last time and change of an updated row, where the layout has them. `mark`: this_mark(), read under
+  // the UpdateGuard.
+  void Touch(float* row, Now now, uint32_t mark) const {
     const RowLayout& layout = this->layout();
     if (layout.has_last_step()) StoreNow(layout.last_step(row), now.step);
     if (layout.has_last_time()) StoreNow(layout.last_time_ms(row), now.time_ms);
+    if (layout.has_change()) __atomic_store_n(layout.change(row), mark, __ATOMIC_RELAXED);
   }
+
+  // --- changes (where the layout has them), for TableSnapshot::Changes ---
+
+  // What rows that change now are stamped with. The first is 1.
+  uint32_t this_mark() const;
+  // Begins the next mark and returns the one that ended: whatever was written before has a stamp of at most that,
+  // whatever is written from now on a greater one. Waits for updates that are on their way.
+  uint32_t EndMark();
+  // A random number of this object: another table in its place has another one.
+  int64_t instance() const;
+  // The save that this table is an exact copy of, up to the end of mark 1; empty: none. Set before use.
+  const std::string& origin() const;
+  void set_origin(std::string save);
 
   // --- the whole table ---
 
   uint64_t size() const;  // rows
   // Memory in bytes: index arrays, blocks of rows (those of erased keys and unused ones included) and what admission
   // counts. Never more than max_bytes but for counters. Not counted: 20 KB of fixed size, and lists of erased rows that
-  // wait to be used again (8 bytes each).
+  // wait to be used again (8 bytes each), and keys that were erased since a mark (16 bytes each, for at
+  // most half as many as there are rows).
   uint64_t bytes() const;
   // Room in the index for n rows altogether. kNoSpace past max_bytes.
   Status Reserve(uint64_t n);

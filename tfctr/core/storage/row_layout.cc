@@ -7,8 +7,8 @@ constexpr size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to
 
 }  // namespace
 
-Result<RowLayout> RowLayout::Make(int dim, std::vector<SlotSpec> slots, bool frequency, bool last_step,
-                                  bool last_time) {
+Result<RowLayout> RowLayout::Make(int dim, std::vector<SlotSpec> slots, bool frequency, bool last_step, bool last_time,
+                                  bool change) {
   if (dim < 1 || dim > kMaxWidth) {
     return Status::Invalid("an embedding dimension of " + std::to_string(dim) + "; expected 1 to " +
                            std::to_string(kMaxWidth));
@@ -42,6 +42,10 @@ Result<RowLayout> RowLayout::Make(int dim, std::vector<SlotSpec> slots, bool fre
   }
   if (frequency) {
     layout.frequency_ = at;
+    at += sizeof(uint32_t);
+  }
+  if (change) {
+    layout.change_ = at;
     at += sizeof(uint32_t);
   }
   layout.stride_ = RoundUp(at, align);

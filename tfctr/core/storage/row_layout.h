@@ -6,6 +6,7 @@
 //   int64_t  last_step                      only where the table's configuration asks for it
 //   int64_t  last_time_ms                   only where it asks for it
 //   uint32_t frequency                      only where it asks for it
+//   uint32_t change                         only where it asks for it: the mark after which the row last changed
 //   (padding to 4 bytes, or to 8 where an int64 is present)
 //
 // A row is handed around as the `float*` of its value. Offsets are in bytes from there. Rows are aligned to 4 bytes, to
@@ -44,13 +45,15 @@ class RowLayout {
   RowLayout() = default;
 
   // kInvalid, naming the dimension or the slot, for a width outside 1..kMaxWidth or two slots of one name.
-  static Result<RowLayout> Make(int dim, std::vector<SlotSpec> slots, bool frequency, bool last_step, bool last_time);
+  static Result<RowLayout> Make(int dim, std::vector<SlotSpec> slots, bool frequency, bool last_step, bool last_time,
+                                bool change = false);
 
   int dim() const { return dim_; }
   const std::vector<SlotSpec>& slots() const { return slots_; }
   bool has_frequency() const { return frequency_ != kNone; }
   bool has_last_step() const { return last_step_ != kNone; }
   bool has_last_time() const { return last_time_ != kNone; }
+  bool has_change() const { return change_ != kNone; }
 
   size_t stride() const { return stride_; }                         // bytes of a row, padding included
   size_t floats() const { return floats_; }                         // of the value and all slots, which lie together
@@ -58,21 +61,24 @@ class RowLayout {
   size_t frequency_offset() const { return frequency_; }            // bytes, or kNone
   size_t last_step_offset() const { return last_step_; }            // bytes, or kNone
   size_t last_time_offset() const { return last_time_; }            // bytes, or kNone
+  size_t change_offset() const { return change_; }                  // bytes, or kNone
 
   float* slot(float* row, size_t slot) const { return row + slot_at_[slot]; }
   const float* slot(const float* row, size_t slot) const { return row + slot_at_[slot]; }
 
-  // The counter, step or time of a row. Only where the layout has it.
+  // The counter, step, time or change of a row. Only where the layout has it.
   uint32_t* frequency(float* row) const { return At<uint32_t>(row, frequency_); }
   const uint32_t* frequency(const float* row) const { return At<uint32_t>(row, frequency_); }
   int64_t* last_step(float* row) const { return At<int64_t>(row, last_step_); }
   const int64_t* last_step(const float* row) const { return At<int64_t>(row, last_step_); }
   int64_t* last_time_ms(float* row) const { return At<int64_t>(row, last_time_); }
   const int64_t* last_time_ms(const float* row) const { return At<int64_t>(row, last_time_); }
+  uint32_t* change(float* row) const { return At<uint32_t>(row, change_); }
+  const uint32_t* change(const float* row) const { return At<uint32_t>(row, change_); }
 
   bool operator==(const RowLayout& other) const {
     return dim_ == other.dim_ && slots_ == other.slots_ && frequency_ == other.frequency_ &&
-           last_step_ == other.last_step_ && last_time_ == other.last_time_;
+           last_step_ == other.last_step_ && last_time_ == other.last_time_ && change_ == other.change_;
   }
   bool operator!=(const RowLayout& other) const { return !(*this == other); }
 
@@ -94,6 +100,7 @@ class RowLayout {
   size_t frequency_ = kNone;
   size_t last_step_ = kNone;
   size_t last_time_ = kNone;
+  size_t change_ = kNone;
 };
 
 }  // namespace tfctr

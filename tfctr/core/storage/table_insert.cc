@@ -10,6 +10,13 @@
 namespace tfctr {
 namespace {
 
+// Under the gate: `mark` is the table's.
+void CountRow(const RowLayout& layout, float* row, uint32_t occurrences, uint32_t mark) {
+  if (!layout.has_frequency()) return;
+  AddSaturating(layout.frequency(row), occurrences);
+  if (layout.has_change()) StoreRelaxed(layout.change(row), mark);
+}
+
 constexpr size_t kTaskKeys = 16384;  // of a first look
 constexpr size_t kSample = EmbeddingTable::kFindBlock;
 constexpr size_t kAhead = 16;  // keys whose index entries are fetched before they are probed
@@ -32,6 +39,7 @@ std::vector<uint32_t> Look(const EmbeddingTable& table, const int64_t* keys, siz
                            const Parallel& parallel) {
   if (std::vector<uint32_t> missing = LookAtFew(table, keys, n, rows); !missing.empty()) return missing;
   const RowLayout& layout = table.layout();
+  const uint32_t mark = table.this_mark();
   const size_t tasks = (n + kTaskKeys - 1) / kTaskKeys;
   std::vector<std::vector<uint32_t>> missing(tasks);
   RunTasks(parallel, tasks, [&](size_t task) {
@@ -42,8 +50,8 @@ std::vector<uint32_t> Look(const EmbeddingTable& table, const int64_t* keys, siz
       for (size_t i = at; i < at + count; ++i) {
         if (rows[i] == nullptr) {
           missing[task].push_back(static_cast<uint32_t>(i));
-        } else if (layout.has_frequency()) {
-          AddSaturating(layout.frequency(rows[i]), 1);
+        } else {
+          CountRow(layout, rows[i], 1, mark);
         }
       }
     }
@@ -92,7 +100,10 @@ struct Insertion {
     if (layout.has_frequency()) StoreRelaxed(layout.frequency(row), count);
     if (layout.has_last_step()) StoreRelaxed(layout.last_step(row), now.step);
     if (layout.has_last_time()) StoreRelaxed(layout.last_time_ms(row), now.time_ms);
+    if (layout.has_change()) StoreRelaxed(layout.change(row), Mark());
   }
+
+  uint32_t Mark() const { return table->this_mark.load(std::memory_order_relaxed); }
 
   void Flush(ShardWriter* writer) const {
     table->initializer.Fill(writer->keys(), writer->count(), writer->rows());
@@ -120,8 +131,8 @@ struct Insertion {
       const uint32_t count = counts == nullptr ? 1 : counts[*at];
       if (created) {
         InitialMetadata(row, count);
-      } else if (layout.has_frequency()) {
-        AddSaturating(layout.frequency(row), count);
+      } else {
+        CountRow(layout, row, count, Mark());
       }
       rows[*at] = row;
       ++at;
@@ -207,8 +218,8 @@ class Missing {
         without.push_back(static_cast<uint32_t>(i));
         keys.push_back(distinct_->keys[i]);
         counts.push_back(distinct_->counts[i]);
-      } else if (layout.has_frequency()) {
-        AddSaturating(layout.frequency(distinct_rows_[i]), distinct_->counts[i]);
+      } else {
+        CountRow(layout, distinct_rows_[i], distinct_->counts[i], self_->this_mark());
       }
     }
     std::vector<uint8_t> admitted(without.size());

@@ -24,7 +24,8 @@ TableState::TableState(TableConfig c)
       salt(NewSalt()),
       shards(static_cast<size_t>(config.shards)),
       indexes(static_cast<size_t>(config.shards)),
-      arena(config.layout.stride()) {
+      arena(config.layout.stride()),
+      instance(static_cast<int64_t>(NewSalt())) {
   for (const SlotSpec& slot : config.layout.slots()) {
     slot_floats.insert(slot_floats.end(), static_cast<size_t>(slot.width), slot.initial);
     zero_slots = zero_slots && slot.initial == 0.0f;

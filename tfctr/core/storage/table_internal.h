@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "tfctr/core/storage/epoch.h"
 #include "tfctr/core/storage/hash_index.h"
 #include "tfctr/core/storage/index_memory.h"
+#include "tfctr/core/storage/removed_log.h"
 #include "tfctr/core/storage/row_arena.h"
 #include "tfctr/core/storage/update_gate.h"
 
@@ -37,6 +39,7 @@ struct alignas(64) TableShard {
   bool logging = false;              // a snapshot has yet to copy this shard
   std::vector<const float*> logged;  // rows inserted since it began
   std::atomic<uint64_t> rows{0};     // what size() adds up
+  RemovedLog removed;                // keys whose rows were erased since a mark
 };
 
 struct TableState {
@@ -94,6 +97,9 @@ struct TableState {
   IndexMemory index_memory;
   RowArena arena;
   std::atomic<uint64_t> used_bytes{0};
+  std::atomic<uint32_t> this_mark{1};  // written under the gate, exclusively; rows are stamped under it, shared
+  const int64_t instance;
+  std::string origin;
   std::atomic<uint64_t> largest_index{0};  // bytes: what a rebuild of any shard may need
   std::mutex rebuilds;                     // under max_bytes one at a time: there is room for one
   EmbeddingTable::MakeRoom make_room;
@@ -171,9 +177,10 @@ class ByShard {
   std::vector<size_t> starts_;
 };
 
-// Calls visit(key, row) for the rows of a shard, whose mutex is held; rows are fetched ahead.
+// Calls visit(key, row) for the rows of a shard, whose mutex is held; bytes [first, row_bytes) of rows are fetched
+// ahead.
 template <typename Visit>
-void VisitRows(const IndexArray& index, size_t row_bytes, Visit&& visit) {
+void VisitRows(const IndexArray& index, size_t row_bytes, Visit&& visit, size_t first = 0) {
   constexpr size_t kAhead = 16;
   const IndexEntry* ahead = index.begin();
   const IndexEntry* const end = index.end();
@@ -181,7 +188,7 @@ void VisitRows(const IndexArray& index, size_t row_bytes, Visit&& visit) {
   for (const IndexEntry* at = index.begin(); at != end; ++at) {
     for (; ahead != end && fetched < kAhead; ++ahead) {
       if (!IsLive(ahead->row)) continue;
-      for (size_t byte = 0; byte < row_bytes; byte += 64)
+      for (size_t byte = first; byte < row_bytes; byte += 64)
         __builtin_prefetch(reinterpret_cast<char*>(ahead->row) + byte);
       ++fetched;
     }

@@ -12,10 +12,15 @@ constexpr size_t kPutKeys = size_t{1} << 20;    // sorted by shard at a time
 constexpr size_t kEraseKeys = size_t{1} << 13;  // of a shard under the gate at a time
 constexpr size_t kAhead = 16;
 
+// Made under the gate.
 class PutTask {
  public:
   PutTask(TableState* table, const int64_t* keys, const RowColumns& columns)
-      : table_(table), layout_(table->config.layout), keys_(keys), columns_(columns) {
+      : table_(table),
+        layout_(table->config.layout),
+        keys_(keys),
+        columns_(columns),
+        mark_(table->this_mark.load(std::memory_order_relaxed)) {
     for (size_t s = 0; s < layout_.slots().size(); ++s) {
       whole_ = whole_ && s < columns.slots.size() && columns.slots[s] != nullptr;
     }
@@ -95,6 +100,7 @@ class PutTask {
     if (layout_.has_last_time()) {
       StoreRelaxed(layout_.last_time_ms(row), columns_.last_time_ms == nullptr ? int64_t{0} : columns_.last_time_ms[i]);
     }
+    if (layout_.has_change()) StoreRelaxed(layout_.change(row), mark_);
   }
 
   void Flush(ShardWriter* writer) const {
@@ -106,6 +112,7 @@ class PutTask {
   const RowLayout& layout_;
   const int64_t* const keys_;
   const RowColumns& columns_;
+  const uint32_t mark_;
   bool whole_ = true;  // every slot has a column
 };
 
@@ -144,9 +151,9 @@ Status EmbeddingTable::Put(const int64_t* keys, size_t n, const RowColumns& colu
     if (part.last_step != nullptr) part.last_step += at;
     if (part.last_time_ms != nullptr) part.last_time_ms += at;
     const ByShard by_shard(*state_, keys + at, nullptr, count);
-    const PutTask task(state_.get(), keys + at, part);
     std::vector<Status> done(by_shard.shards());
     std::shared_lock<UpdateGate> gate(state_->gate);
+    const PutTask task(state_.get(), keys + at, part);
     std::unique_lock<std::mutex> admission(state_->admission, std::defer_lock);
     if (this->admission() != nullptr) admission.lock();
     RunTasks(parallel, by_shard.shards(), [&](size_t s) {
@@ -193,6 +200,9 @@ size_t TableState::EraseOfShard(size_t at, const int64_t* keys, const uint32_t* 
     if (!condemned(entry->key, row)) continue;
     EraseEntry(index, entry, &shard);
     rows.push_back(row);
+    if (config.layout.has_change()) {
+      shard.removed.Add(keys[*i], this_mark.load(std::memory_order_relaxed), shard.live);
+    }
   }
   shard.rows.store(shard.live, std::memory_order_relaxed);
   const size_t erased = rows.size();

@@ -30,6 +30,14 @@ struct RowBlock {
   void Resize(const RowLayout& layout, size_t n);
 };
 
+// The rows that changed since a mark. Each is read later, as it is then; none is erased while the snapshot lives.
+struct ChangedRows {
+  std::vector<int64_t> keys;
+  std::vector<const float*> rows;
+  std::vector<int64_t> removed;  // keys whose row was erased since, and may be back; some of them twice
+  bool known = true;             // false: too much was erased to be remembered, the rest is empty
+};
+
 class TableSnapshot {
  public:
   // Waits for erasing, and for another snapshot, to end.
@@ -41,6 +49,13 @@ class TableSnapshot {
   uint64_t rows() const { return rows_; }  // of all shards; fixed
   uint64_t shard_rows(int shard) const { return shard_rows_[static_cast<size_t>(shard)]; }
   int shards() const { return static_cast<int>(shard_rows_.size()); }
+
+  // What changed since the end of `mark`; the layout must have changes. Instead of ReadShard, once. Rows that are
+  // inserted meanwhile may be in it. Not `known` as well where that is more than `most_rows` rows.
+  // Cost: the index and one word of every row, about 8 ns a row; inserts into a shard wait while it is looked through.
+  ChangedRows Changes(uint32_t mark, size_t most_rows);
+  // Rows [begin, begin + n) of `changed`, all of one moment.
+  void ReadRows(const ChangedRows& changed, size_t begin, size_t n, RowBlock* block);
 
   // Each shard once, in any order.
   void ReadShard(int shard, RowBlock* block);

@@ -82,7 +82,7 @@ class Storm {
       for (size_t i = 0; i < kBatch; ++i) {
         if (rows[i] == nullptr) continue;
         for (int j = 0; j < 2 * kDim; ++j) StoreRelaxed(rows[i] + j, static_cast<float>(keys[i]));
-        table_->Touch(rows[i], now);
+        table_->Touch(rows[i], now, table_->this_mark());
       }
     }
     --training_;
