@@ -4,13 +4,13 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
-#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tfctr/core/lookup/narrow_table.h"
 #include "tfctr/core/runtime/checkpoint_index.h"
+#include "tfctr/core/runtime/py_progress.h"
 #include "tfctr/core/runtime/py_storage_support.h"
 #include "tfctr/core/runtime/table_parts.h"
 #include "tfctr/core/storage/dtype.h"
@@ -52,31 +52,6 @@ py::list ReadIndex(const py::object& prefix) {
     entries.append(dict);
   }
   return entries;
-}
-
-// Runs `copy` (CopyProgress -> Status) without the GIL. Between blocks it calls `progress` (None: nobody) and looks for
-// signals, so that Ctrl-C stops a long copy; what they raise is raised here, and nothing is left on disk.
-template <typename Copy>
-void RunCopy(const py::object& progress, const Copy& copy) {
-  std::exception_ptr raised;
-  const auto report = [&](uint64_t bytes) {
-    py::gil_scoped_acquire acquire;
-    try {
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-      if (!progress.is_none()) progress(bytes);
-      return true;
-    } catch (...) {
-      raised = std::current_exception();
-      return false;
-    }
-  };
-  Status status;
-  {
-    py::gil_scoped_release release;
-    status = copy(report);
-  }
-  if (raised) std::rethrow_exception(raised);
-  Check(status);
 }
 
 py::dict CopyTensor(const py::object& prefix_object, const std::string& key, const py::object& out_object,
