@@ -58,4 +58,18 @@ Status TableFileRows::Read(int64_t n, int64_t* keys, uint8_t* rows, int64_t* las
   return Status::Ok();
 }
 
+HashFileRows::HashFileRows(std::shared_ptr<const HashFile> file)
+    : file_(std::move(file)), row_bytes_(static_cast<uint64_t>(StoredRowBytes(file_->storage(), file_->dim()))) {}
+
+Status HashFileRows::Read(int64_t n, int64_t* keys, uint8_t* rows, int64_t* last_step) {
+  (void)last_step;
+  TFCTR_RETURN_IF_ERROR(file_->Keys(next_, n, keys));
+  for (int64_t k = 0; k < n; ++k) {
+    std::memcpy(rows + static_cast<uint64_t>(k) * row_bytes_, file_->rows() + (next_ + k) * file_->row_bytes(),
+                row_bytes_);
+  }
+  next_ += n;
+  return Status::Ok();
+}
+
 }  // namespace tfctr

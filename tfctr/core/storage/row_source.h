@@ -4,8 +4,9 @@
 //   TensorRows      a checkpoint's tensor; keys are row numbers, first + k * stride of row k (parts of one table)
 //   CheckpointRows  an embedding variable in a checkpoint: columns of keys, values and, where it has them, last steps
 //   TableFileRows   a table file; keys as TensorRows
+//   HashFileRows    a hash file; its rows are in stored form already
 //
-// Thread-safety: a source belongs to one thread. Cost: one pass over the bytes; nothing is mapped.
+// Thread-safety: a source belongs to one thread. Cost: one pass over the bytes; nothing is mapped but a hash file.
 #ifndef TFCTR_CORE_STORAGE_ROW_SOURCE_H_
 #define TFCTR_CORE_STORAGE_ROW_SOURCE_H_
 
@@ -17,6 +18,7 @@
 
 #include "tfctr/core/export.h"
 #include "tfctr/core/storage/checkpoint_column.h"
+#include "tfctr/core/storage/hash_file.h"
 #include "tfctr/core/storage/status.h"
 #include "tfctr/core/storage/table_file.h"
 
@@ -90,6 +92,20 @@ class TFCTR_EXPORT TableFileRows : public RowSource {
   uint64_t row_bytes_ = 0;
   int64_t next_ = 0;
   RowNumbers numbers_;
+};
+
+class TFCTR_EXPORT HashFileRows : public RowSource {
+ public:
+  explicit HashFileRows(std::shared_ptr<const HashFile> file);
+  int64_t rows() const override { return file_->size(); }
+  uint64_t row_bytes() const override { return row_bytes_; }
+  bool stored() const override { return true; }
+  Status Read(int64_t n, int64_t* keys, uint8_t* rows, int64_t* last_step) override;
+
+ private:
+  std::shared_ptr<const HashFile> file_;
+  uint64_t row_bytes_ = 0;
+  int64_t next_ = 0;
 };
 
 }  // namespace tfctr
