@@ -62,6 +62,10 @@ Result<std::shared_ptr<const VocabFile>> Store::Vocab(const std::string& path) {
 
 Result<std::shared_ptr<const BlobFile>> Store::Blob(const std::string& path) { return Get(path, &blobs_); }
 
+Result<std::shared_ptr<const HashFile>> Store::Hash(const std::string& path) { return Get(path, &hashes_); }
+
+Result<std::shared_ptr<const OverlayFile>> Store::Overlay(const std::string& path) { return Get(path, &overlays_); }
+
 std::vector<Store::FileStats> Store::Stats() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<FileStats> stats;
@@ -75,6 +79,8 @@ std::vector<Store::FileStats> Store::Stats() {
   add(tables_, FileKind::kTable);
   add(vocabs_, FileKind::kVocab);
   add(blobs_, FileKind::kBlob);
+  add(hashes_, FileKind::kHash);
+  add(overlays_, FileKind::kOverlay);
   return stats;
 }
 

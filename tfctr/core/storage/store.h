@@ -1,6 +1,6 @@
-// The process-wide store of open table, vocabulary and blob files. Whoever opens the same file (by device, inode, size
-// and modification time, whatever the path) gets the same mapping; the store itself keeps weak references only, so a
-// file is unmapped when its last user lets go.
+// The process-wide store of open table, vocabulary, blob, hash and overlay files. Whoever opens the same file (by
+// device, inode, size and modification time, whatever the path) gets the same mapping; the store itself keeps weak
+// references only, so a file is unmapped when its last user lets go.
 //
 // Thread-safety: all methods may be called from any thread. No lock is held while a file is being opened.
 // Cost: milliseconds for a file's first user, a stat for the others; never used per request.
@@ -16,6 +16,8 @@
 
 #include "tfctr/core/export.h"
 #include "tfctr/core/storage/blob_file.h"
+#include "tfctr/core/storage/hash_file.h"
+#include "tfctr/core/storage/overlay_file.h"
 #include "tfctr/core/storage/status.h"
 #include "tfctr/core/storage/table_file.h"
 #include "tfctr/core/storage/vocab_file.h"
@@ -37,6 +39,8 @@ class TFCTR_EXPORT Store {
   Result<std::shared_ptr<const TableFile>> Table(const std::string& path);
   Result<std::shared_ptr<const VocabFile>> Vocab(const std::string& path);
   Result<std::shared_ptr<const BlobFile>> Blob(const std::string& path);
+  Result<std::shared_ptr<const HashFile>> Hash(const std::string& path);
+  Result<std::shared_ptr<const OverlayFile>> Overlay(const std::string& path);
 
   // Files that are open now.
   std::vector<FileStats> Stats();
@@ -48,6 +52,8 @@ class TFCTR_EXPORT Store {
   std::map<FileId, std::weak_ptr<const TableFile>> tables_;
   std::map<FileId, std::weak_ptr<const VocabFile>> vocabs_;
   std::map<FileId, std::weak_ptr<const BlobFile>> blobs_;
+  std::map<FileId, std::weak_ptr<const HashFile>> hashes_;
+  std::map<FileId, std::weak_ptr<const OverlayFile>> overlays_;
 };
 
 }  // namespace tfctr
