@@ -322,6 +322,13 @@ Result<RowLayout> LayoutOf(const EvConfig& config) {
                          config.changes);
 }
 
+Result<uint64_t> CounterBytes(const EvConfig& config) {
+  if (config.admission.kind != AdmissionConfig::Kind::kCounter) return uint64_t{0};
+  Result<std::shared_ptr<Admission>> admission = Admission::Create(config.admission);
+  if (!admission.ok()) return admission.status();
+  return admission.value()->bytes_per_key();
+}
+
 Result<std::shared_ptr<EmbeddingTable>> MakeTable(const EvConfig& config) {
   const std::string where = "embedding variable '" + config.name + "': ";
   Result<RowLayout> layout = LayoutOf(config);

@@ -67,6 +67,9 @@ TFCTR_EXPORT Result<EvConfig> ParseEvConfig(std::string_view json);
 // The row that this config asks for.
 TFCTR_EXPORT Result<RowLayout> LayoutOf(const EvConfig& config);
 
+// What a key that is counted and has no row takes in memory; 0 without counters, and with a Bloom filter.
+TFCTR_EXPORT Result<uint64_t> CounterBytes(const EvConfig& config);
+
 // A new, empty table of this config; admission, eviction for room and reserved rows included.
 TFCTR_EXPORT Result<std::shared_ptr<EmbeddingTable>> MakeTable(const EvConfig& config);
 

@@ -127,15 +127,11 @@ py::dict Layout(const std::string& config_json) {
   const RowLayout layout = Unwrap(LayoutOf(config));
   py::list slots;
   for (const SlotSpec& slot : layout.slots()) slots.append(py::make_tuple(slot.name, slot.width, slot.initial));
-  uint64_t counter_bytes = 0;
-  if (config.admission.kind == AdmissionConfig::Kind::kCounter) {
-    counter_bytes = Unwrap(Admission::Create(config.admission))->bytes_per_key();
-  }
   py::dict dict;
   dict["slots"] = slots;
   dict["row_bytes"] = layout.stride();
   dict["indexed_row_bytes"] = layout.stride() + kIndexEntryBytes;
-  dict["counter_bytes"] = counter_bytes;
+  dict["counter_bytes"] = Unwrap(CounterBytes(config));
   return dict;
 }
 
