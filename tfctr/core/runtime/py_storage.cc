@@ -358,6 +358,7 @@ void BindStorage(py::module_& module) {
   module.def("vocab_sample_keys", &VocabSampleKeys, py::arg("path"), py::arg("n"),
              "At most n keys, evenly spread over the entries in file order: a list of bytes or an int64 array.");
   BindCheckpoint(module);
+  BindDiff(module);
   BindCheckpointTools(module);
   module.def("store_stats", &StoreStats, "Open files of this process: open_files, bytes, refs, files.");
   module.def("masked_crc32c", &MaskedCrc32c, py::arg("data"), "The checksum of a buffer as checkpoints store it.");

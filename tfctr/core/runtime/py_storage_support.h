@@ -37,6 +37,9 @@ void BindCheckpoint(pybind11::module_& module);
 // Adds what the checkpoint tools need; called by BindStorage.
 void BindCheckpointTools(pybind11::module_& module);
 
+// Adds the comparison that deltas are made by; called by BindStorage.
+void BindDiff(pybind11::module_& module);
+
 }  // namespace tfctr
 
 #endif  // TFCTR_CORE_RUNTIME_PY_STORAGE_SUPPORT_H_
