@@ -19,6 +19,7 @@ from graph_opt.counts import disk_needed, op_count, pruned
 from graph_opt.dense_check import check_dense, enter_dense, enter_verdicts
 from graph_opt.describe import boundary, describe, feature_names
 from graph_opt.finish import finish, write_state
+from graph_opt.hash_files import lookup_files
 from graph_opt.item import GraphItem
 from graph_opt.lookup_spec import LookupSpec
 from graph_opt.narrowing import widened
@@ -30,7 +31,7 @@ from graph_opt.recheck import compare_items, split_against_plain
 from graph_opt.recognise import find_lookups
 from graph_opt.renewal.record import Recorder
 from graph_opt.report import PassReport
-from graph_opt.saved_model import SavedModelSource, check_no_growing_tables, inline, load
+from graph_opt.saved_model import SavedModelSource, inline, load
 from graph_opt.split.details import split_entries
 from graph_opt.split.features import check_patterns
 from graph_opt.store_files import item_size
@@ -108,7 +109,6 @@ def _prepared(
     source = load(in_path, options.tags)
     if source.is_bundle:
         raise UsageError(f"{source.path}: is a tfctr bundle already; convert the SavedModel that it was made from")
-    check_no_growing_tables(source)
     check_target(Path(out_path), source.path, force=options.force)
     return Conversion(source, Path(out_path), options, progress, note)
 
@@ -354,11 +354,11 @@ def analyse(path: str | Path, tags: Sequence[str] | None = None) -> dict[str, An
 def recognised(item: GraphItem) -> tuple[list[dict[str, Any]], list[LookupSpec]]:
     """Lookups of a reference graph as manifest entries (status "found" or "left") and as specs; nothing is proven."""
     view = GraphView(item.graph_def)
-    tables = {node: item.files[index] for node, index in item.tables.items() if node in view}
+    tables = lookup_files(item, view)
     candidates, refusals = find_lookups(view, item.fetches(), tables, inputs=feature_names(item, view))
     lookups: list[dict[str, Any]] = [
         {
-            **spec_details(c.spec),
+            **spec_details(c.spec, item.files),
             "status": "found",
             "reason": "not converted",
             "table_name": item.files[c.spec.table].name if 0 <= c.spec.table < len(item.files) else "",

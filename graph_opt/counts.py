@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graph_opt.hash_files import file_bytes, table_shape
 from graph_opt.item import GraphItem
 from graph_opt.passes.prune_training import prune
 from graph_opt.saved_model import SavedModelSource
@@ -26,8 +27,8 @@ def op_count(item: GraphItem) -> int:
 
 
 def disk_needed(item: GraphItem, source: SavedModelSource) -> int:
-    """Bytes of the bundle, from above: every variable that serving needs, parts of partitioned ones twice (merged),
-    the assets.
+    """Bytes of the bundle, from above: every variable and embedding variable that serving needs, parts of
+    partitioned ones twice (merged), the assets.
     """
     copy = pruned(item)
     needed = 64 << 20
@@ -36,6 +37,10 @@ def disk_needed(item: GraphItem, source: SavedModelSource) -> int:
         for name, ref in copy.variables.items():
             size = entries[ref.key].bytes if ref.key in entries else 0
             needed += size * (2 if ref.slice or "/part_" in name else 1)
+    places = set(copy.embedding_tables.values())
+    if places:
+        checkpoint = Checkpoint(source.checkpoint)
+        needed += sum(file_bytes(*table_shape(checkpoint, p)) for p in places if f"{p}/values" in checkpoint.entries)
     for folder in ("assets", "assets.extra"):
         needed += 2 * sum(p.stat().st_size for p in (source.path / folder).rglob("*") if p.is_file())
     return needed + 2 * source.meta_graph.ByteSize()

@@ -9,9 +9,11 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from graph_opt.domains import PARSERS, Domains, parser_features
+from graph_opt.hash_files import sample_keys
 from graph_opt.item import GraphItem
 from graph_opt.lookup_spec import LookupSpec
 from graph_opt.recognise import input_names
@@ -23,6 +25,7 @@ from graph_opt.verify import output_dtypes
 from graph_opt.view import GraphView, canonical, node_of
 
 _SAMPLE_KEYS = 64
+_MAY_BE_UNKNOWN = (0, 1, -1, 10**6, -(10**12))
 
 
 def feature_names(item: GraphItem, view: GraphView) -> dict[str, str]:
@@ -93,7 +96,7 @@ def _add_domains(item: GraphItem, facts: Facts, info: dict[str, Any], streams: S
     for tensor, entry in tensors.items():
         domain = domains.of.get(tensor)
         if domain is not None:
-            entry["domain"] = with_keys(item, domain)
+            entry["domain"] = with_keys(item, domain, entry["dtype"])
     aligned = streams.aligned()
     for feed, values in aligned.items():
         if feed in tensors and values in tensors and tensors[feed]["dtype"].startswith(("float", "bfloat")):
@@ -104,12 +107,16 @@ def _add_domains(item: GraphItem, facts: Facts, info: dict[str, Any], streams: S
             features = parser_features(view, node, domains)
             for feature in features:
                 if feature["domain"] is not None:
-                    feature["domain"] = with_keys(item, feature["domain"])
+                    feature["domain"] = with_keys(item, feature["domain"], feature["dtype"])
             tensors[source]["domain"] = {"kind": "examples", "features": features}
 
 
-def with_keys(item: GraphItem, domain: dict[str, Any]) -> dict[str, Any]:
-    """Replaces a vocabulary's index by some of its keys."""
+def with_keys(item: GraphItem, domain: dict[str, Any], dtype: str) -> dict[str, Any]:
+    """Replaces the index of a vocabulary or hash file by some of its keys, as far as an input of ``dtype`` holds them;
+    a hash file's have some beside them that it may not have.
+    """
+    if domain["kind"] == "table_keys":
+        return _table_keys(item, domain["file"], dtype)
     if domain["kind"] != "keys":
         return domain
     path = item.files[domain["file"]].path
@@ -118,6 +125,12 @@ def with_keys(item: GraphItem, domain: dict[str, Any]) -> dict[str, Any]:
     else:
         keys = list(importlib.import_module("tfctr.core._native").vocab_sample_keys(path, _SAMPLE_KEYS))
     return {"kind": "keys", "keys": [_json_key(k) for k in keys]}
+
+
+def _table_keys(item: GraphItem, file: int, dtype: str) -> dict[str, Any]:
+    limits = np.iinfo(dtype) if dtype.startswith(("int", "uint")) else np.iinfo(np.int64)
+    keys = [*sample_keys(item.files[file], _SAMPLE_KEYS), *_MAY_BE_UNKNOWN]
+    return {"kind": "keys", "keys": [k for k in keys if limits.min <= k <= limits.max]}
 
 
 def _json_key(key: Any) -> Any:

@@ -22,15 +22,16 @@ _FIRST = frozenset(
      "Snapshot", "StopGradient",
      "EnsureShape", "GatherV2", "GatherNd", "Transpose", "DynamicPartition", "BroadcastTo", "Split", "SplitV", "Pad",
      "PadV2",
-     "Abs", "IdentityN", "Unpack", "ReverseV2", "StringLower", "StringUpper", "StringStrip", "RaggedGather")
+     "Abs", "IdentityN", "Unpack", "ReverseV2", "StringLower", "StringUpper", "StringStrip", "RaggedGather", "Bitcast")
 )  # fmt: skip
 _FINDS = ("TfctrVocabFind", "LookupTableFindV2")
 PARSERS = ("ParseExampleV2", "ParseExample", "ParseSingleExample")
 
 
 class Domains:
-    """Statements about source tensors: {"kind": "ids", low, high} | {"kind": "keys", "file": index} | {"kind": "text"}
-    | {"kind": "float", low, high}. ``of`` maps a source tensor (a feed or a parser's output) to its statement."""
+    """Statements about source tensors: {"kind": "ids", low, high} | {"kind": "keys", "file": index} (of a vocabulary) |
+    {"kind": "table_keys", "file": index} (of a hash file, where others are legal too) | {"kind": "text"} |
+    {"kind": "float", low, high}. ``of`` maps a source tensor (a feed or a parser's output) to its statement."""
 
     def __init__(self, view: GraphView, sources: set[str], facts: Facts | None = None) -> None:
         self.view = view
@@ -61,6 +62,8 @@ class Domains:
             self._walk(inputs[1], {"kind": "ids", "low": 0, "high": node.attr["num_partitions"].i})
         elif node.op in _FINDS:
             self._walk(inputs[1], _keys(node))
+        elif node.op == "TfctrHashLookup":
+            self._walk(inputs[1], {"kind": "table_keys", "file": node.attr["index"].i})
         elif node.op == "Bucketize":
             bounds = list(node.attr["boundaries"].list.f)
             self._walk(inputs[0], _floats(bounds))
@@ -112,6 +115,8 @@ class Domains:
             return [(i, domain) for i in (inputs[:-1] if node.op == "ConcatV2" else inputs)]
         if node.op.startswith("StringToHashBucket"):
             return [(inputs[-1], {"kind": "text"})]
+        if node.op == "Fingerprint":
+            return [(inputs[0], {"kind": "text"})]
         if node.op == "AsString":
             return [(inputs[0], {"kind": "ids", "low": 0, "high": WIDE})]
         if node.op == "Bucketize":
@@ -169,8 +174,8 @@ def _meet(known: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
     """What satisfies both statements; dictionary keys beat everything (a key file says exactly what is useful)."""
     if known is None or known == new:
         return new
-    order = {"keys": 0, "ids": 1, "float": 2, "text": 3}
-    if known["kind"] != new["kind"] or known["kind"] in ("keys", "text"):
+    order = {"keys": 0, "ids": 1, "table_keys": 2, "float": 3, "text": 4}
+    if known["kind"] != new["kind"] or known["kind"] in ("keys", "table_keys", "text"):
         return min((known, new), key=lambda d: order[d["kind"]])
     low, high = max(known["low"], new["low"]), min(known["high"], new["high"])
     return {**new, "low": low, "high": high} if low < high else known

@@ -31,12 +31,15 @@ class CheckpointRef:
 class StoreFile:
     """One file of the bundle's store. Its index in ``GraphItem.files`` is the index ops use.
 
-    kind: "table", "vocab" or "blob" (bytes that an engine reads). path: where it lies now (a temporary folder until the
-    bundle is written; None: analysed only).
-    name: for people (variable or vocabulary name). dtype: value dtype of a table, key dtype ("string", "int64") of a
-    vocabulary, "uint8" of a blob.
-    shape: of the tensor; (entries,) of a vocabulary; (bytes,) of a blob. source: checkpoint key, constant or asset it
-    was made from; the role of a blob.
+    kind: "table", "hash" (a frozen embedding variable: int64 key -> row), "vocab", "blob" (bytes that an engine reads)
+    or "overlay" (changed rows of another file). path: where it lies now (a temporary folder until the bundle is
+    written; None: analysed only).
+    name: for people (variable or vocabulary name). dtype: value dtype of a table; of a hash file what its rows are
+    stored as ("float32", "float16", "bfloat16", "int8"); key dtype ("string", "int64") of a vocabulary, "uint8" of a
+    blob.
+    shape: of the tensor; (rows, dim) of a hash file, the default row not counted; (entries,) of a vocabulary; (bytes,)
+    of a blob. source: checkpoint key, constant or asset it was made from, the table's name in the checkpoint of a hash
+    file; the role of a blob. base: of an overlay: index of the file whose rows it changes.
     fingerprint: identifies the contents (checked when the store opens the file).
     narrowed_from: the float32 file that a table was made from, where it is stored in fewer bytes (lookups over it say
     so by their ``storage``); dtype and shape are then those of the narrow file.
@@ -56,6 +59,7 @@ class StoreFile:
     ref: CheckpointRef | None = None
     merged: tuple[str, tuple[int, ...]] | None = None
     part: str = ""
+    base: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,7 +166,8 @@ class GraphItem:
     working.
     init_op: node that initialises tables and asset paths, None where there is none. assets: asset_file_def entries.
     variables: VarHandleOp / VariableV2 node -> place in the checkpoint. restored_tables: mutable table node -> (keys,
-    values) keys.
+    values) keys. embedding_tables: TfctrEvHandle node -> the table's name in the checkpoint (its tensors are NAME/keys,
+    NAME/values...).
     files: store files so far. store_node: name of the TfctrStore node, "" until a table or vocabulary needs it.
     store_name: the store's shared_name, unique per bundle. work_dir: folder for the files, None where they are not
     wanted.
@@ -190,6 +195,7 @@ class GraphItem:
     tags: tuple[str, ...] = ()
     variables: dict[str, CheckpointRef] = dataclasses.field(default_factory=dict)
     restored_tables: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    embedding_tables: dict[str, str] = dataclasses.field(default_factory=dict)
     constants: dict[str, CheckpointRef] = dataclasses.field(default_factory=dict)
     vocabulary_sizes: dict[str, int] = dataclasses.field(default_factory=dict)
     proven: list[ProvenLookup] = dataclasses.field(default_factory=list)
@@ -227,6 +233,7 @@ class GraphItem:
             assets=list(self.assets),
             variables=dict(self.variables),
             restored_tables=dict(self.restored_tables),
+            embedding_tables=dict(self.embedding_tables),
             constants=dict(self.constants),
             vocabulary_sizes=dict(self.vocabulary_sizes),
             proven=list(self.proven),

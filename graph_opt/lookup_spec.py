@@ -62,10 +62,13 @@ STORAGES = ("float16", "bfloat16", "int8")
 #   prune_negative        drops values < 0
 #   prune_equal:TEXT      drops values equal to TEXT (raw value, number or string): '' or -1 of feature columns
 #   select_equal:C;TEXT   the raw value, before all steps, equals TEXT ? C : v (mask_token, padding)
+#   fingerprint           64-bit farmhash fingerprint of a text, as int64: the keys of an embedding variable of strings
+#   find                  int64 key -> row number of the lookup's own table, a hash file; the last step of every such
+#                         lookup and of no other. Keys without a row get the default row: none is out of range
 STEP_KINDS = (
     "cast", "mod", "mul", "add", "divide", "addcol", "wrap_negative", "as_string", "hash_fast", "hash_strong",
     "bucketize", "vocab", "vocab_oov", "select_negative", "select_out_of_range", "prune_negative", "prune_equal",
-    "select_equal",
+    "select_equal", "fingerprint", "find",
 )  # fmt: skip
 
 
@@ -90,6 +93,8 @@ class LookupSpec:
 
     ``ids``, ``rows``, ``shape``, ``weights`` and ``mask`` are graph tensor names ("node:0"); the fusing pass binds them
     to op arguments. Fields that a form does not use are None.
+    table_rows: 0 of a hash file (a frozen embedding variable), whose ids are keys: its lookups end with step ``find``.
+    fill_id is a key there.
     sort_rows: unsorted row ids are legal (SparseFillEmptyRows reorders), else they are an error ("not increasing").
     ids_per_row: dense form, combiner none: T ids flattened into one output row of width T*D ([B,1] + Flatten: 1).
     """
@@ -131,6 +136,8 @@ class LookupSpec:
                 raise ValueError(f"lookup {self.name!r}: {what} {value!r} is not one of {', '.join(legal)}")
         if self.storage is not None and (self.storage not in STORAGES or self.table_dtype != "float32"):
             raise ValueError(f"lookup {self.name!r}: a {self.table_dtype} table can't be stored as {self.storage!r}")
+        if any(s.kind == "find" for s in self.steps[:-1]):
+            raise ValueError(f"lookup {self.name!r}: step find is not the last one")
         if self.combiner == "none" and self.form != "dense":
             raise ValueError(f"lookup {self.name!r}: form {self.form} needs a reducing combiner")
 
@@ -138,6 +145,11 @@ class LookupSpec:
         """The graph tensors this lookup reads, without repeats, ids first."""
         found = (self.ids, self.rows, self.shape, self.weights, self.mask)
         return tuple(dict.fromkeys(t for t in found if t is not None))
+
+    @property
+    def hashed(self) -> bool:
+        """Whether the table is a hash file: any int64 is a key of it."""
+        return bool(self.steps) and self.steps[-1].kind == "find"
 
     @property
     def width(self) -> int:
@@ -197,6 +209,7 @@ def spec_text(
             "table_width": spec.table_width,
             "table_dtype": spec.table_dtype,
             "storage": spec.storage,
+            "hashed": int(spec.hashed) or None,
             "form": spec.form,
             "steps": "|".join(s.text() for s in spec.steps) or None,
             "mask_value": spec.mask_value,

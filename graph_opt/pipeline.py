@@ -14,6 +14,7 @@ from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.compress_tables import compress_tables
 from graph_opt.passes.drop_unused_files import drop_unused_files
+from graph_opt.passes.externalise_embeddings import externalise_embeddings
 from graph_opt.passes.externalise_tables import externalise_tables
 from graph_opt.passes.externalise_vocabularies import externalise_vocabularies
 from graph_opt.passes.fuse_lookups import fuse_lookups
@@ -40,6 +41,13 @@ REFERENCE_PASSES = (
         run=externalise_tables,
         does="variables become table files shared by all sessions, or small constants",
         order_reason="after prune_training; before all that looks for tables. Needed for a bundle: it has no variables",
+        can_disable=False,
+    ),
+    Pass(
+        name="externalise_embeddings",
+        run=externalise_embeddings,
+        does="embedding variables become hash files shared by all sessions",
+        order_reason="after prune_training; before fuse_lookups. Needed for a bundle: it has no embedding variables",
         can_disable=False,
     ),
     Pass(

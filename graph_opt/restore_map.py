@@ -1,4 +1,5 @@
-"""Maps variables and mutable tables to their checkpoint keys by reading the model's own restore subgraph.
+"""Maps variables, mutable tables and embedding variables to their checkpoint keys by reading the model's own restore
+subgraph.
 
 Node names and ``shared_name`` say nothing reliable about the checkpoint; the restore op says it exactly: which key,
 which slice, is assigned to which variable.
@@ -16,6 +17,7 @@ _PASSING = ("Identity", "IdentityN", "Snapshot", "StopGradient", "Reshape", "Ens
 _ASSIGNS = ("AssignVariableOp", "Assign")
 _IMPORTS = ("LookupTableImportV2", "LookupTableImport")
 VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+EMBEDDING_VARIABLE = "TfctrEvHandle"
 
 
 def map_restored(
@@ -40,6 +42,29 @@ def map_restored(
                 tables.setdefault(resource_node(view, node.input[0]), (keys.key, values.key))
     _spread(view, variables)
     return variables, tables
+
+
+def map_embedding_variables(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
+    """TfctrEvHandle node -> the table's name in the checkpoint: what a registered saver's TfctrEvRestore says, or the
+    TfctrEvImport of a TF1 Saver. Handles of one table (container and shared_name) are all mapped.
+    """
+    view = GraphView(graph_def)
+    names: dict[str, str] = {}
+    for node in view:
+        if node.op == "TfctrEvRestore":
+            handles = view.inputs(node)[2:]
+            for handle, name in zip(handles, node.attr["names"].list.s, strict=True):
+                names.setdefault(resource_node(view, handle), name.decode())
+        elif node.op == "TfctrEvImport":
+            handle, _, keys = view.inputs(node)[:3]
+            ref = _restored(view, keys)
+            if ref is not None and ref.key.endswith("/keys"):
+                names.setdefault(resource_node(view, handle), ref.key.removesuffix("/keys"))
+    known = {_identity(view, node): name for node, name in names.items()}
+    for node in view:
+        if node.op == EMBEDDING_VARIABLE and _identity(view, node.name) in known:
+            names.setdefault(node.name, known[_identity(view, node.name)])
+    return names
 
 
 def resource_node(view: GraphView, tensor: str) -> str:
@@ -74,12 +99,12 @@ def _strings(view: GraphView, tensor: str) -> list[str]:
 
 def _spread(view: GraphView, variables: dict[str, CheckpointRef]) -> None:
     """Other handle nodes with the shared_name and container of a mapped one are the same variable."""
-
-    def identity(name: str) -> tuple[bytes, bytes]:
-        node = view.node(name)
-        return node.attr["container"].s, node.attr["shared_name"].s or name.encode()
-
-    known = {identity(name): ref for name, ref in variables.items() if view.node(name).op == "VarHandleOp"}
+    known = {_identity(view, name): ref for name, ref in variables.items() if view.node(name).op == "VarHandleOp"}
     for node in view:
-        if node.op == "VarHandleOp" and node.name not in variables and identity(node.name) in known:
-            variables[node.name] = known[identity(node.name)]
+        if node.op == "VarHandleOp" and node.name not in variables and _identity(view, node.name) in known:
+            variables[node.name] = known[_identity(view, node.name)]
+
+
+def _identity(view: GraphView, name: str) -> tuple[bytes, bytes]:
+    node = view.node(name)
+    return node.attr["container"].s, node.attr["shared_name"].s or name.encode()

@@ -7,7 +7,6 @@ three. No variable value is read here.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from tensorflow.python.saved_model import loader_impl
 
 from graph_opt.inlining import inline_functions, missing_ops
 from graph_opt.item import GraphItem
-from graph_opt.restore_map import map_restored
+from graph_opt.restore_map import map_embedding_variables, map_restored
 from graph_opt.signature_info import composite_parts
 from graph_opt.view import node_of
 from tfctr.errors import CorruptFileError, UsageError
@@ -177,6 +176,7 @@ def inline(source: SavedModelSource, signatures: Sequence[str] | None = None) ->
     except (ValueError, tf.errors.OpError) as error:
         raise CorruptFileError(f"{source.path}: TensorFlow can't read its graph: {_first_line(error)}") from error
     item.variables, item.restored_tables = map_restored(item.graph_def)
+    item.embedding_tables = map_embedding_variables(item.graph_def)
     return item
 
 
@@ -193,18 +193,6 @@ def _check_signatures(source: SavedModelSource) -> None:
                             f"{source.path}: signature {name!r}: its {kind} {key!r} is the tensor {tensor!r}, "
                             "which the graph does not have"
                         )
-
-
-def check_no_growing_tables(source: SavedModelSource) -> None:
-    """UsageError where the model holds embedding variables: their rows are no variables, and would be left behind."""
-    graph = source.meta_graph.graph_def
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    names = sorted({json.loads(node.attr["config"].s)["name"] for node in nodes if node.op == "TfctrEvHandle"})
-    if names:
-        raise UsageError(
-            f"{source.path}: holds embedding variables ({', '.join(names)}), and a conversion does not take their rows "
-            "along; serve the SavedModel as it is, tfctr.ServingSession takes it"
-        )
 
 
 def load_inlined(

@@ -25,6 +25,8 @@ _PASSING = frozenset(
         "EnsureShape",
         "Unique",
         "UniqueV2",
+        "Fingerprint",
+        "Bitcast",
     )
 )
 _VALUE_BY_VALUE = frozenset(
@@ -65,6 +67,8 @@ class Streams:
                 self._add_sparse(view.inputs(node), _SPARSE_OPS[node.op])
             elif node.op in ROW_READERS or node.op.startswith("Segment"):
                 self._add_segments(view.inputs(node))
+            elif node.op == "TfctrRowIds":
+                self._add_row_ids(*view.inputs(node))
             elif node.op == "RaggedTensorToSparse":
                 *splits, values = view.inputs(node)
                 self._add_ragged(splits[-1], values)
@@ -114,6 +118,15 @@ class Streams:
         indices = self._feed(column.input[0])
         if indices is not None and len(inputs) >= 3:
             self._note(indices, self._feed(inputs[1]), None)
+
+    def _add_row_ids(self, splits: str, values: str) -> None:
+        made = self.view.producer(splits)
+        if made.op != "TfctrEvRowSplits":
+            self._add_ragged(splits, values)
+            return
+        indices, shape = (self._feed(t) for t in self.view.inputs(made))
+        if indices is not None:
+            self._note(indices, self._feed(values), shape)
 
     def _add_ragged(self, splits: str, values: str) -> None:
         found = self._feed(splits)

@@ -15,7 +15,7 @@ before  files: emb/part_0, emb/part_1, emb (merged); the fused lookup reads emb
 after   files: emb
 """
 
-_INDEXED = ("TfctrTable", "TfctrVocabFind")
+_INDEXED = ("TfctrTable", "TfctrVocabFind", "TfctrHashLookup")
 DENSE_OP = "TfctrDenseEngine"
 _VOCABULARY_STEPS = ("vocab", "vocab_oov")
 

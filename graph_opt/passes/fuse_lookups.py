@@ -17,7 +17,8 @@ from graph_opt.fusing.levels import Member, find_levels
 from graph_opt.fusing.plan import Planner
 from graph_opt.fusing.rewrite import Rewriter, merged_specs
 from graph_opt.fusing.shared import find_shared_work
-from graph_opt.item import FusedGroup, GraphItem, ProvenLookup
+from graph_opt.hash_files import lookup_files
+from graph_opt.item import FusedGroup, GraphItem, ProvenLookup, StoreFile
 from graph_opt.lookup_spec import LookupSpec, Placement
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
@@ -55,7 +56,7 @@ def fuse_lookups(item: GraphItem, options: ConvertOptions) -> PassOutcome:
         item.unfused = item.copy()
     view = GraphView(item.graph_def)
     facts = Facts(view)
-    tables = {node: item.files[index] for node, index in item.tables.items() if node in view}
+    tables = lookup_files(item, view)
     fetches = [t for name in item.optimise or item.signatures for t in item.fetches(name)]
     names = feature_names(item, view)
 
@@ -225,7 +226,7 @@ def _fused_details(group: FusedGroup, item: GraphItem) -> list[dict[str, Any]]:
 
     def entry(spec: LookupSpec, place: Placement, same_as: int | None, ids_of: int | None = None) -> dict[str, Any]:
         found = {
-            **spec_details(spec),
+            **spec_details(spec, item.files),
             "status": "fused",
             "reason": "",
             "table_name": _table_name(spec.table, item),
@@ -258,11 +259,12 @@ def _left_details(refusal: Refusal) -> dict[str, Any]:
     }
 
 
-def spec_details(spec: LookupSpec) -> dict[str, Any]:
-    """The fields of a spec that differ from their defaults, JSON-able; steps as text."""
+def spec_details(spec: LookupSpec, files: Sequence[StoreFile]) -> dict[str, Any]:
+    """The fields of a spec that differ from their defaults, JSON-able; steps as text. Of a hash file: its rows."""
     fields = {
         f.name: getattr(spec, f.name)
         for f in dataclasses.fields(spec)
         if f.default is dataclasses.MISSING or getattr(spec, f.name) != f.default
     }
-    return {**fields, "steps": [s.text() for s in spec.steps]}
+    hashed = {"hashed": True, "table_rows": files[spec.table].shape[0]} if spec.hashed else {}
+    return {**fields, "steps": [s.text() for s in spec.steps], **hashed}

@@ -30,9 +30,9 @@ after   rows = GatherV2(table, ids)
 _PASSING = ("Identity", "StopGradient", "PreventGradient", "Snapshot")
 # Stateful by their registration only (they own a resource), or read-only over constant state.
 _EFFECT_FREE = frozenset(
-    ("TfctrStore", "TfctrTable", "TfctrVocabFind", "TfctrFusedLookup", "VarHandleOp", "VariableV2", "HashTableV2",
-     "Placeholder", "Const", "NoOp", "ReadVariableOp", "ResourceGather", "LookupTableFindV2", "LookupTableSizeV2",
-     "MutableHashTableV2", "MutableDenseHashTableV2", "MutableHashTableOfTensorsV2")
+    ("TfctrStore", "TfctrTable", "TfctrVocabFind", "TfctrHashLookup", "TfctrFusedLookup", "VarHandleOp", "VariableV2",
+     "HashTableV2", "Placeholder", "Const", "NoOp", "ReadVariableOp", "ResourceGather", "LookupTableFindV2",
+     "LookupTableSizeV2", "MutableHashTableV2", "MutableDenseHashTableV2", "MutableHashTableOfTensorsV2")
 )  # fmt: skip
 _TF1_LOOPS = frozenset(
     ("Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "RefEnter", "Exit", "NextIteration", "LoopCond")

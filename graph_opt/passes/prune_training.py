@@ -32,4 +32,5 @@ def prune(item: GraphItem) -> int:
     prune_library(item.graph_def)
     item.variables = {name: ref for name, ref in item.variables.items() if name in needed}
     item.restored_tables = {name: keys for name, keys in item.restored_tables.items() if name in needed}
+    item.embedding_tables = {name: place for name, place in item.embedding_tables.items() if name in needed}
     return len(gone)

@@ -18,9 +18,11 @@ from graph_opt.view import GraphView, canonical, node_of, port_of
 
 TABLE_OP = "TfctrTable"
 VOCAB_OP = "TfctrVocabFind"
+HASH_OP = "TfctrHashLookup"
 STORE_OP = "TfctrStore"
 INPUT_OPS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault", "_Arg", "_Retval", "_DeviceArg"})
-_OURS = frozenset({TABLE_OP, VOCAB_OP, STORE_OP})
+_READERS = (TABLE_OP, VOCAB_OP, HASH_OP)
+_OURS = frozenset({*_READERS, STORE_OP})
 
 
 class ConeError(Exception):
@@ -70,7 +72,7 @@ def extract_cone(view: GraphView, output: str, sources: Sequence[str]) -> Cone:
         if not state[name]:
             state[name] = True
             order.append(name)
-    files = frozenset(view.node(n).attr["index"].i for n in order if view.node(n).op in (TABLE_OP, VOCAB_OP))
+    files = frozenset(view.node(n).attr["index"].i for n in order if view.node(n).op in _READERS)
     return Cone(canonical(output), tuple(canonical(s) for s in sources), tuple(order), files)
 
 
@@ -103,6 +105,8 @@ def fingerprint(view: GraphView, cone: Cone, table_rows: int) -> str:
             continue
         for key in sorted(node.attr):
             if key.startswith("_") or key == "shared_name":
+                continue
+            if node.op == HASH_OP and key == "index":
                 continue
             if node.op == TABLE_OP and key in ("index", "shape"):
                 digest.update(str([d.size for d in node.attr["shape"].shape.dim][1:]).encode())
@@ -168,6 +172,6 @@ def copy_nodes(
                 copy.input.append(store_node)
             else:
                 copy.input.append(f"{prefix}{tensor}")
-        if node.op in (TABLE_OP, VOCAB_OP):
+        if node.op in _READERS:
             copy.attr["index"].i = file_index[node.attr["index"].i]
     return prefix + cone.output

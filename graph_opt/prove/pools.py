@@ -67,7 +67,7 @@ def make_pool(
         raw = _candidates(spec, steps, dtype, vocabularies, rng)
         result = run_steps(steps, raw, vocabularies)
         dropped = result.dropped | _masked(spec, raw)
-        in_table = np.asarray([0 <= int(v) < spec.table_rows for v in result.values], bool)
+        in_table = np.asarray([spec.hashed or 0 <= int(v) < spec.table_rows for v in result.values], bool)
         # A masked value is still bounds-checked, a pruned one is not.
         good = result.dropped | in_table
         if not (in_table & ~dropped).any():
@@ -91,8 +91,11 @@ def _candidates(
     vocabularies: Mapping[int, Vocabulary],
     rng: np.random.Generator,
 ) -> np.ndarray:
-    rows = {0, 1, 2, spec.table_rows - 1, spec.table_rows, spec.table_rows + 3, -1, -2, spec.table_rows // 2}
-    rows |= {int(r) for r in rng.integers(0, spec.table_rows, 24)}
+    # Any number is a key of a hash file: those around 0, around 32 bits, and some that need all 64.
+    count = (1 << 32) - 1 if spec.hashed else spec.table_rows
+    rows = {0, 1, 2, count - 1, count, count + 3, -1, -2, count // 2}
+    rows |= {int(r) for r in rng.integers(0, count, 24)}
+    rows |= {int(r) << 24 for r in rng.integers(-(1 << 39), 1 << 39, 16)} if spec.hashed else set()
     extra: list[object] = [parse_raw(s.args[0], dtype) for s in steps if s.kind == "prune_equal"]
     extra += [parse_raw(s.args[1], dtype) for s in steps if s.kind == "select_equal"]
     if spec.mask_value is not None:
@@ -135,7 +138,7 @@ def _before(
     step: Step, numbers: list[int], vocabularies: Mapping[int, Vocabulary], rng: np.random.Generator
 ) -> list[object]:
     kind, args = step.kind, step.args
-    if kind in ("hash_fast", "hash_strong", "as_string"):
+    if kind in ("hash_fast", "hash_strong", "fingerprint", "as_string"):
         return [*numbers, *(int(v) for v in rng.integers(-(1 << 40), 1 << 40, 24))]
     if kind in ("vocab", "vocab_oov"):
         keys = vocabularies[int(args[0])].sample

@@ -50,8 +50,9 @@ class Source:
 class Probe:
     """Feeds by source tensor name.
 
-    ``rows``: table rows that the ids reach as the spec sees it (for the surrogate). ``core``: belongs to the short set
-    that is run for a spec whose class (same computation, same shapes) has passed the full set already.
+    ``rows``: table rows that the ids reach as the spec sees it, of a hash file the keys (for the surrogate).
+    ``core``: belongs to the short set that is run for a spec whose class (same computation, same shapes) has passed the
+    full set already.
     """
 
     label: str
@@ -90,7 +91,8 @@ def _has_no_rows(spec: LookupSpec, feeds: Feeds) -> bool:
 
 def _reached_rows(spec: LookupSpec, ids: np.ndarray, vocabularies: Mapping[int, Vocabulary]) -> np.ndarray:
     values = run_steps(spec.steps, ids, vocabularies).values.reshape(-1)
-    reached = values[(values >= 0) & (values < spec.table_rows)].astype(np.int64)
+    reached = values if spec.hashed else values[(values >= 0) & (values < spec.table_rows)]
+    reached = reached.astype(np.int64)
     return np.unique(np.append(reached, [] if spec.fill_id is None else [spec.fill_id]).astype(np.int64))
 
 

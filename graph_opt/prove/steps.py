@@ -1,4 +1,4 @@
-"""NumPy reading of a spec's id steps: which table row (or none) each raw value leads to.
+"""NumPy reading of a spec's id steps: which table row (or none) each raw value leads to; in a hash file, which key.
 
 The prover uses it to choose raw values that reach interesting rows and to know which rows of a surrogate table must
 hold values. It judges nothing: verdicts come from running the original and the fused graph.
@@ -66,7 +66,9 @@ def _apply(step: Step, values: np.ndarray, vocabularies: Mapping[int, Vocabulary
     kind, args = step.kind, step.args
     if kind == "cast":
         return values.astype(np.dtype(args[0]))
-    if kind in ("as_string", "hash_fast", "hash_strong", "vocab", "vocab_oov"):
+    if kind == "find":
+        return values  # which row a key has is the table's own affair
+    if kind in ("as_string", "hash_fast", "hash_strong", "fingerprint", "vocab", "vocab_oov"):
         return _text_step(kind, args, values, vocabularies)
     if kind == "bucketize":
         return _bucketize([float(a) for a in args], values)
@@ -106,6 +108,9 @@ def _text_step(
         return np.asarray([str(v).encode() for v in flat.tolist()] or [], object).reshape(values.shape)
     if kind == "hash_fast":
         return _hash_fast(flat, int(args[0])).reshape(values.shape)
+    if kind == "fingerprint":
+        bits = tf.fingerprint(tf.reshape(tf.constant(flat, tf.string), [-1, 1]), method="farmhash64")
+        return tf.bitcast(bits, tf.int64).numpy().reshape(values.shape)
     if kind == "hash_strong":
         key = [_signed(int(args[1])), _signed(int(args[2]))]
         hashed = tf.strings.to_hash_bucket_strong(tf.constant(flat, tf.string), int(args[0]), key)

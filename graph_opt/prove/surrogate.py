@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from graph_opt.hash_files import HASH, build_hash_file
 from graph_opt.item import GraphItem
 from graph_opt.prove.arena import Entry
 from graph_opt.prove.pools import CannotProbe
@@ -119,6 +120,9 @@ class SurrogateSet:
                     raise CannotProbe(f"vocabulary {file.name!r} has no file")
                 found[index] = (file.path, "vocab")
                 continue
+            if file.kind == HASH:
+                found[index] = (self._write_hash(index, np.concatenate(reached_by), scales.get(index, 1.0)), HASH)
+                continue
             found[index] = (self._write_table(index, np.concatenate(reached_by), scales), "table")
         return found
 
@@ -130,6 +134,18 @@ class SurrogateSet:
 
     def _whole(self, index: int) -> int:
         return self._parts[index].merged if index in self._parts else index
+
+    def _write_hash(self, index: int, reached: np.ndarray, scale: float) -> Path:
+        """A hash file that has two of three of the keys that are reached; the others get its default row."""
+        file = self._files[index]
+        keys = np.unique(reached).astype(np.int64)
+        present = keys[_mix(keys.astype(np.uint64) + np.uint64(index)) % np.uint64(3) != 0]
+        values = row_values(present, file.shape[1], "float32", index, scale)
+        default = row_values(np.zeros(1, np.int64), file.shape[1], "float32", ~index & 0xFFFF, scale)[0]
+        path = self._folder / f"hash_{index}"
+        build_hash_file(path, file.name, present, values, default)
+        self._written.append(path)
+        return path
 
     def _write_table(self, index: int, reached: np.ndarray, scales: Mapping[int, float]) -> Path:
         file = self._files[index]

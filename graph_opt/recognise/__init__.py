@@ -48,10 +48,10 @@ def find_lookups(
 ) -> tuple[list[Candidate], list[Refusal]]:
     """Every lookup on the way to ``fetches`` (graph tensors), as a candidate or a refusal, in topological order.
 
-    tables: TfctrTable node name -> its store file (``name`` is used in refusals). inputs: graph tensor -> signature
-    input name, for the lookups' names (default: the placeholder's name; see :func:`input_names`). facts: static facts
-    of ``view`` where the caller has them. avoid: tensors that are not proposed as outputs, because their proof has
-    failed (a nearer one takes their place). The graph is not changed.
+    tables: TfctrTable or TfctrHashLookup node name -> its store file (``name`` is used in refusals). inputs: graph
+    tensor -> signature input name, for the lookups' names (default: the placeholder's name; see :func:`input_names`).
+    facts: static facts of ``view`` where the caller has them. avoid: tensors that are not proposed as outputs, because
+    their proof has failed (a nearer one takes their place). The graph is not changed.
     """
     facts = facts or Facts(view)
     fetches = list(fetches)

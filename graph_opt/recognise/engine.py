@@ -17,6 +17,7 @@ from graph_opt.recognise.facts import PASS_THROUGH, Facts
 from graph_opt.recognise.values import Coords, Cut, Found, Opaque, PerValue, TableRef, Token, Value
 from graph_opt.view import GraphView, canonical
 
+HASH_LOOKUP = "TfctrHashLookup"
 Handler = Callable[["Walk", NodeDef, list[Value]], "Value | list[Value | None] | None"]
 _HANDLERS: dict[str, list[Handler]] = {}
 
@@ -38,7 +39,7 @@ class Walk:
     def __init__(self, view: GraphView, facts: Facts, tables: Iterable[str]) -> None:
         self.view = view
         self.facts = facts
-        self.tables = frozenset(tables)
+        self.tables = frozenset(t for t in tables if t not in view or view.node(t).op != HASH_LOOKUP)
         self.values: dict[str, Value] = {}
         self.found: dict[str, list[Found]] = {}  # by gather node, in the order of the walk
         self.uniques: dict[str, PerValue] = {}  # tensor of distinct elements -> the chain they were taken from
@@ -108,9 +109,14 @@ class Walk:
         """Name of a tensor's dtype: "int64", "string"..."""
         return self.facts.dtype(value if isinstance(value, str) else value.tensor).name
 
+    def table_shape(self, table: str) -> list[int | None] | None:
+        """Static shape of a table of ``Found.tables``; a hash file has 0 rows: any number is a key of it."""
+        node = self.view.node(table)
+        return [0, node.attr["dim"].i] if node.op == HASH_LOOKUP else self.shape(f"{table}:0")
+
     def table_width(self, found: Found) -> int | None:
         """Columns of the table that ``found`` reads."""
-        shape = self.shape(f"{found.tables[0]}:0")
+        shape = self.table_shape(found.tables[0])
         return shape[1] if shape is not None and len(shape) == 2 else None
 
     def per_value(self, value: Value) -> PerValue | None:

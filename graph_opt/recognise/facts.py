@@ -46,7 +46,8 @@ _ARITHMETIC = _ELEMENTWISE | frozenset(
 _HARMLESS = frozenset(
     {
         "Placeholder", "VarHandleOp", "VariableV2", "ReadVariableOp", "ResourceGather", "HashTableV2",
-        "LookupTableFindV2", "LookupTableSizeV2", "TfctrStore", "TfctrTable", "TfctrVocabFind", "TfctrFusedLookup",
+        "LookupTableFindV2", "LookupTableSizeV2", "TfctrStore", "TfctrTable", "TfctrVocabFind", "TfctrHashLookup",
+        "TfctrFusedLookup",
     }
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from graph_opt.candidates import Refusal
 from graph_opt.recognise import reasons
-from graph_opt.recognise.engine import Walk
+from graph_opt.recognise.engine import HASH_LOOKUP, Walk
 from graph_opt.recognise.facts import PASS_THROUGH
 from graph_opt.recognise.scope import FUNCTIONAL_CONTROL_FLOW, LOOP_OPS, Scope
 from graph_opt.view import canonical
@@ -24,6 +24,10 @@ def other_readers(walk: Walk, scope: Scope, tables: Mapping[str, Any]) -> list[R
     gathers = {g for states in walk.found.values() for s in states for g in s.gathers}
     refusals = []
     for table in tables:
+        if table in walk.view and walk.view.node(table).op == HASH_LOOKUP:
+            if table not in gathers and scope.reaches(table):
+                refusals.append(_unknown_keys(walk, scope, table, tables[table]))
+            continue
         for reader in _readers(walk, table) if table in walk.view else ():
             if reader.name in gathers or not scope.reaches(reader.name):
                 continue
@@ -35,6 +39,13 @@ def other_readers(walk: Walk, scope: Scope, tables: Mapping[str, Any]) -> list[R
                 Refusal(gather=reader.name, reason=reason, nodes=(reader.name,), name=reader.name, table=name)
             )
     return refusals + _mutable_lookups(walk, scope) + _inside_functions(walk, scope)
+
+
+def _unknown_keys(walk: Walk, scope: Scope, lookup: str, file: Any) -> Refusal:
+    """A lookup in a hash file whose keys the walk could make nothing of."""
+    constant = walk.const(walk.view.inputs(lookup)[1]) is not None
+    reason = scope.why_not(lookup) or (reasons.CONSTANT_IDS if constant else reasons.NOT_IN_LANGUAGE)
+    return Refusal(gather=lookup, reason=reason, nodes=(lookup,), name=lookup, table=getattr(file, "name", lookup))
 
 
 def _readers(walk: Walk, table: str) -> list[node_def_pb2.NodeDef]:

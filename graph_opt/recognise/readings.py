@@ -17,7 +17,8 @@ from graph_opt.recognise.values import Cond, Coords, Cut, Fill, Found, PerValue,
 TABLE_DTYPES = ("float32", "float16", "bfloat16", "float64")
 _KEYS = ("string", "int32", "int64")
 _RAW_DTYPES = {
-    "hash_fast": ("string",), "hash_strong": ("string",), "bucketize": ("float32",), "vocab": _KEYS, "vocab_oov": _KEYS,
+    "hash_fast": ("string",), "hash_strong": ("string",), "fingerprint": ("string",), "find": ("int64",),
+    "bucketize": ("float32",), "vocab": _KEYS, "vocab_oov": _KEYS,
     "cast": ("int8", "int16", "uint8", "uint16", "int32", "int64", "uint32", "uint64", "float32", "float64"),
 }  # fmt: skip
 _INTEGERS = ("int32", "int64", "uint32", "uint64")
@@ -162,6 +163,8 @@ def _layouts(walk: Walk, found: Found, cut: Cut) -> Iterator[dict[str, object]]:
             matrix = (walk.shape(rowing.tensor) or [None, None])[-1] in (None, 2)
             if _is_shape(walk, coords.shape) or (coords.shape is None and found.empty == "short" and matrix):
                 yield {"form": "sparse", "rows": rowing.tensor, "shape": coords.shape}
+            if coords.splits is not None:
+                yield {"form": "ragged", "rows": coords.splits}
         elif rowing.form == "ragged":
             yield {"form": "ragged", "rows": rowing.tensor}
         elif rowing.form == "dense":

@@ -15,6 +15,7 @@ FUNCTIONAL_CONTROL_FLOW = frozenset(
      "PartitionedCall", "StatefulPartitionedCall", "RemoteCall"}
 )  # fmt: skip
 LOOP_OPS = frozenset({"Enter", "RefEnter", "Switch", "RefSwitch", "NextIteration", "RefNextIteration", "LoopCond"})
+_COMPUTING = ("TfctrVocabFind", "TfctrHashLookup")  # readers of the store that depend on the request
 _INPUTS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault", "_Arg"})
 
 
@@ -58,9 +59,7 @@ class Scope:
                 return None
             found.add(name)
             pending += [node_of(t) for t in self._view.inputs(node) if t not in stop]
-        return frozenset(
-            n for n in found if not _is_ours(self._view.node(n)) or self._view.node(n).op == "TfctrVocabFind"
-        )
+        return frozenset(n for n in found if not _is_ours(self._view.node(n)) or self._view.node(n).op in _COMPUTING)
 
     def why_open(self, output: str, sources: Sequence[str]) -> str | None:
         """The reason why there is no :meth:`cone`, where it is one to report."""
@@ -144,7 +143,7 @@ class Scope:
 
 
 def _is_ours(node: node_def_pb2.NodeDef) -> bool:
-    return node.op in ("TfctrTable", "TfctrStore", "TfctrVocabFind")
+    return node.op in ("TfctrTable", "TfctrStore", *_COMPUTING)
 
 
 def _in_control_flow(view: GraphView) -> set[str]:

@@ -126,7 +126,7 @@ class Search:
         return not self._scope.used_outside(inside, cone)
 
     def _table(self, state: Found) -> TableFacts | None:
-        shapes = [self._walk.shape(f"{t}:0") for t in state.tables]
+        shapes = [self._walk.table_shape(t) for t in state.tables]
         dtypes = {self._walk.dtype(f"{t}:0") for t in state.tables}
         if any(s is None or len(s) != 2 or None in s for s in shapes) or len(dtypes) != 1:
             return None
@@ -142,7 +142,7 @@ class Search:
         return node.attr["index"].i if "index" in node.attr else list(self._files).index(table)
 
     def _table_reason(self, state: Found) -> str:
-        shapes = [self._walk.shape(f"{t}:0") for t in state.tables]
+        shapes = [self._walk.table_shape(t) for t in state.tables]
         if any(self._walk.dtype(f"{t}:0") not in TABLE_DTYPES for t in state.tables):
             return reasons.TABLE_DTYPE
         return reasons.TABLE_RANK if any(s is None or len(s) != 2 for s in shapes) else reasons.PARTS_DIFFER

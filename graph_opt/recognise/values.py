@@ -104,6 +104,13 @@ class PerValue(Value):
 
 
 @dataclasses.dataclass(frozen=True)
+class Fingerprints(Value):
+    """Fingerprint64 of every text of ``of``, as 8 bytes each."""
+
+    of: PerValue
+
+
+@dataclasses.dataclass(frozen=True)
 class Rowing:
     """How values are assigned to rows: sparse (indices [N, r]), dense (by position), ragged (row_splits), segments."""
 
@@ -120,6 +127,8 @@ class Coords(Value):
     shape: str | None = dataclasses.field(default=None, compare=False)
     cuts: tuple[Cut, ...] = dataclasses.field(default=(), compare=False)
     column: int | None = dataclasses.field(default=None, compare=False)
+    splits: str | None = dataclasses.field(default=None, compare=False)  # row splits that say the same
+    ordered: bool = dataclasses.field(default=False, compare=False)  # checked to never fall
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +208,10 @@ class Denominator(Value):
 
 @dataclasses.dataclass(frozen=True)
 class Found(Value):
-    """Rows of a table, and what was done to them so far. ``pooled``: reduced to one row per example."""
+    """Rows of a table, and what was done to them so far. ``pooled``: reduced to one row per example.
+
+    tables: TfctrTable nodes; of a hash file, which no node holds as a whole, the TfctrHashLookup that reads it.
+    """
 
     gather: str
     tables: tuple[str, ...]

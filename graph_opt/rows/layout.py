@@ -261,6 +261,16 @@ def _gather(site: Site) -> Kind:
     return site.made(like=x)
 
 
+@rule("TfctrHashLookup")
+def _hash_lookup(site: Site) -> Kind:
+    keys = site.kinds[1]
+    site.require(keys.name in ("row", "values"), "its keys are no rows")
+    if keys.name == "values":
+        return Kind("values", sources=keys.sources, feature=keys.feature)
+    site.require(keys.dims is not None, "the rank of its keys is not known")
+    return site.made(dims=(*(keys.dims or ()), number(site.node.attr["dim"].i)), like=keys)
+
+
 @rule("OneHot")
 def _one_hot(site: Site) -> Kind:
     site.require(all(k.fixed for k in site.kinds[1:]), "its depth depends on the batch")

@@ -30,7 +30,7 @@ def described_inputs(item: GraphItem, name: str, feeds: Feeds) -> dict[str, Any]
     for tensor, entry in tensors.items():
         domain = domains.of.get(tensor)
         if domain is not None:
-            entry["domain"] = with_keys(item, domain)
+            entry["domain"] = with_keys(item, domain, entry["dtype"])
     values = {f["name"]: f["parts"]["values"] for f in feeds.features if f["kind"] != "dense"}
     for feature, inputs in feeds.inputs.items():
         for one in inputs:
@@ -46,13 +46,15 @@ def described_inputs(item: GraphItem, name: str, feeds: Feeds) -> dict[str, Any]
 def before_steps(spec: LookupSpec) -> Domain:
     """What raw ids may be for the lookup to find rows of its table."""
     domain: Domain = {"kind": "ids", "low": 0, "high": spec.table_rows}
+    if spec.hashed:
+        domain = {"kind": "table_keys", "file": spec.table}
     for step in reversed(spec.steps):
         domain = _before(step, domain)
     return domain
 
 
 def _before(step: Step, domain: Domain) -> Domain:
-    if step.kind in ("hash_fast", "hash_strong"):
+    if step.kind in ("hash_fast", "hash_strong", "fingerprint"):
         return {"kind": "text"}
     if step.kind in ("vocab", "vocab_oov"):
         return {"kind": "keys", "file": int(step.args[0])}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from graph_opt.recognise.engine import NodeDef, Walk, handles
+from graph_opt.lookup_spec import Step
+from graph_opt.recognise.engine import HASH_LOOKUP, NodeDef, Walk, handles, with_step
 from graph_opt.recognise.values import Cut, Found, PerValue, Scaled, Split, TableRef, UniqueIndex, Value
 
 _ID_DTYPES = ("int32", "int64")
@@ -20,6 +21,18 @@ def row_gather(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
         return None
     tensor = walk.output(node)
     return Found(tensor, node.name, (table.node,), chain, gathers=(node.name,), dtype=walk.dtype(tensor))
+
+
+@handles(HASH_LOOKUP)
+def hashed_gather(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    """Rows of a hash file: ids are keys, which one more step makes row numbers."""
+    chain = id_chain(walk, inputs[1])
+    if chain is None or node.attr["storage"].s not in (b"", b"float32"):
+        return None
+    tensor = walk.output(node)
+    return Found(
+        tensor, node.name, (node.name,), with_step(chain, Step("find")), gathers=(node.name,), dtype=walk.dtype(tensor)
+    )
 
 
 def id_chain(walk: Walk, ids: Value) -> PerValue | None:

@@ -7,7 +7,7 @@ import dataclasses
 from graph_opt.lookup_spec import Step
 from graph_opt.recognise.engine import NodeDef, Walk, handles, with_step
 from graph_opt.recognise.handlers.shapes import is_zero, plain_base
-from graph_opt.recognise.values import Ones, Opaque, PerValue, Test, UniqueIndex, Value
+from graph_opt.recognise.values import Fingerprints, Ones, Opaque, PerValue, Test, UniqueIndex, Value
 
 _INTEGERS = ("int32", "int64", "uint32", "uint64")
 _CASTABLE = (*_INTEGERS, "int8", "int16", "uint8", "uint16")
@@ -257,6 +257,22 @@ def hashes(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
         return with_step(chain, Step("hash_fast", (buckets,)))
     keys = [str(k % (1 << 64)) for k in node.attr["key"].list.i]
     return with_step(chain, Step("hash_strong", (buckets, *keys)))
+
+
+@handles("Fingerprint")
+def fingerprints(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    """One text per row of the matrix: more would be one fingerprint of all of them."""
+    chain, method = chain_of(walk, inputs[0], ("string",)), walk.scalar(inputs[1])
+    if chain is None or method != "farmhash64" or (walk.shape(inputs[0]) or [0])[1:] != [1]:
+        return None
+    return Fingerprints(walk.output(node), chain)
+
+
+@handles("Bitcast")
+def fingerprint_keys(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
+    if not isinstance(inputs[0], Fingerprints) or walk.dtype(walk.output(node)) != "int64":
+        return None
+    return with_step(inputs[0].of, Step("fingerprint"))
 
 
 @handles("Bucketize")

@@ -70,7 +70,8 @@ def segments(walk: Walk, node: NodeDef, inputs: list[Value]) -> Value | None:
         if data.weights is not None and combiner == "mean":
             return None
         found = _pooled(data, coords, combiner, "sequential", rows)
-        return dataclasses.replace(found, unordered=node.op.startswith("Unsorted")) if found else None
+        unordered = node.op.startswith("Unsorted") and not coords.ordered
+        return dataclasses.replace(found, unordered=unordered) if found else None
     if node.op == "SegmentMean":
         return None
     if isinstance(data, Ones):

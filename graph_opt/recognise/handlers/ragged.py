@@ -59,6 +59,18 @@ def _subtracted_splits(walk: Walk, tensor: str) -> str | None:
     return None
 
 
+@handles("TfctrRowIds")
+def row_ids(walk: Walk, node: NodeDef, inputs: list[Value]) -> Coords:
+    """Rows of row splits; where these were made of a matrix of indices, the rows of a sparse feature too."""
+    tensor, splits = walk.output(node), walk.facts.root(inputs[0].tensor)
+    made = walk.view.producer(splits)
+    if made.op == "TfctrEvRowSplits" and not walk.facts.waits_for_effect(made):
+        indices, shape = (walk.facts.root(t) for t in walk.view.inputs(made))
+        if (walk.shape(indices) or [None])[-1] == 2:  # else a row is the first index only, not the flattened ones
+            return Coords(tensor, Rowing("sparse", indices), shape=shape, column=0, splits=splits, ordered=True)
+    return Coords(tensor, Rowing("ragged", splits), column=0, ordered=True)
+
+
 @handles("RaggedFillEmptyRows")
 def ragged_fill_empty_rows(walk: Walk, node: NodeDef, inputs: list[Value]) -> list[Value | None] | None:
     coords, values = as_row_numbers(walk, inputs[0]), walk.per_value(inputs[1])

@@ -1,0 +1,89 @@
+"""Hash files of a bundle: frozen embedding variables, made from a checkpoint by the native library.
+
+Rows go from checkpoint to file in blocks; Python sees names, shapes and sizes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graph_opt.item import GraphItem, StoreFile
+from graph_opt.store_files import Checkpoint, native_errors, new_path
+from graph_opt.view import GraphView
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+HASH = "hash"
+HASH_LOOKUP = "TfctrHashLookup"
+_LINE_BYTES = 12  # of the index, per key
+
+
+def add_hash(item: GraphItem, checkpoint: Checkpoint, place: str, name: str) -> int:
+    """Makes the hash file of the table that ``checkpoint`` calls ``place`` (once per table); its index in
+    ``item.files``. name: the embedding variable's.
+    """
+    for index, known in enumerate(item.files):
+        if known.kind == HASH and known.source == place:
+            return index
+    rows, dim = table_shape(checkpoint, place)
+    path = new_path(item, name, ".hash")
+    size, fingerprint = 0, ""
+    if path is not None:
+        with native_errors():
+            info = _native().build_hash_table_from_checkpoint(checkpoint.prefix, place, path, name=name)
+        if item.on_copied is not None:
+            item.on_copied(path.stat().st_size)
+        size, fingerprint = path.stat().st_size, info["fingerprint"]
+        rows = info["rows"]
+    file = StoreFile(
+        kind=HASH, path=path, name=name, dtype="float32", shape=(rows, dim), source=place, bytes=size,
+        fingerprint=fingerprint,
+    )  # fmt: skip
+    item.files.append(file)
+    return len(item.files) - 1
+
+
+def lookup_files(item: GraphItem, view: GraphView) -> dict[str, StoreFile]:
+    """The file of every node that rows of tables are read by: TfctrTable, TfctrHashLookup."""
+    found = {node: item.files[index] for node, index in item.tables.items() if node in view}
+    found |= {node.name: item.files[node.attr["index"].i] for node in view if node.op == HASH_LOOKUP}
+    return found
+
+
+def table_shape(checkpoint: Checkpoint, place: str) -> tuple[int, int]:
+    """(rows, dim) of a table, from the index of ``checkpoint``."""
+    rows, dim = checkpoint.entries[f"{place}/values"].shape
+    return rows, dim
+
+
+def file_bytes(rows: int, dim: int) -> int:
+    """About how large the float32 hash file of such a table is, from above."""
+    return (rows + 1) * (-(-4 * dim // 16) * 16 + _LINE_BYTES) + 4 * 4096
+
+
+def build_hash_file(
+    path: Path, name: str, keys: npt.NDArray[np.int64], rows: npt.NDArray[np.float32], default: npt.NDArray[np.float32]
+) -> dict[str, Any]:
+    """Writes a hash file of given rows [n, dim] and the default row [dim]; its info."""
+    return dict(_native().build_hash_table(path, name, keys, rows, default))
+
+
+def sample_keys(file: StoreFile, count: int) -> list[int]:
+    """Some keys of a hash file, spread over it."""
+    if file.path is None or not file.shape[0]:
+        return []
+    table = _native().HashTable(file.path)
+    picked = np.unique(np.linspace(0, file.shape[0] - 1, count).astype(np.int64))
+    return [int(table.keys(int(k), 1)[0]) for k in picked]
+
+
+def _native() -> Any:
+    from tfctr.core import library
+
+    library.load()
+    return importlib.import_module("tfctr.core._native")

@@ -1,0 +1,156 @@
+"""Embedding variables become hash files (``TfctrHashLookup``), shared by all sessions.
+
+A table of an embedding variable that serving only reads is a frozen map from key to row. Its rows go from checkpoint
+to file with an index, and every lookup becomes stock operations over them, which ``fuse_lookups`` takes like those of
+static tables. Each kind of lookup of the model is run beside the embedding variable's own op over a small table of
+random rows first; a difference ends the conversion. So does what a frozen table can't do: training lookups, sizes and
+counts in a signature, lookups inside control flow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NoReturn
+
+import numpy as np
+from tensorflow.core.framework import node_def_pb2, types_pb2
+
+from graph_opt.embeddings.calls import LOOKUP_OP, EvLookup, read_call, table_config, training_input
+from graph_opt.embeddings.lowering import lower
+from graph_opt.embeddings.proof import prove_lowering
+from graph_opt.functionals import FUNCTIONALS
+from graph_opt.hash_files import add_hash
+from graph_opt.item import GraphItem
+from graph_opt.options import ConvertOptions
+from graph_opt.passes.prune_training import prune
+from graph_opt.report import PassOutcome
+from graph_opt.resources import cut_loose, drop_control, uses_of
+from graph_opt.restore_map import EMBEDDING_VARIABLE
+from graph_opt.store_files import Checkpoint, store_node
+from graph_opt.view import GraphView, canonical
+from tfctr.errors import UsageError
+
+OPTIONS = ()
+REASONS = {
+    "training": "{where} looks it up with training={value} ({node}), and a bundle's table never changes: save the "
+    "model with training=False in its signatures",
+    "used": "{where} asks it by {op} ({node}), which a bundle's table has no answer to: save the model without that",
+    "in_body": "{where} looks it up inside control flow ({op} {node}): look ids up before it, and hand the rows in",
+    "missing": "its rows are not in the checkpoint {prefix}: no tensor {key!r}",
+}
+EXAMPLE = """\
+before  t = TfctrEvHandle;  y = TfctrEvLookup(t, ids, row_splits, training=false), combiner mean
+after   u, i = Unique(ids);  rows = TfctrHashLookup(store, u, index=0);  y = SparseSegmentMean(rows, i, row numbers)
+"""
+
+
+def externalise_embeddings(item: GraphItem, options: ConvertOptions) -> PassOutcome:
+    """See the module docstring. UsageError names variable, signature and node of what can't be converted."""
+    del options
+    view = GraphView(item.graph_def)
+    needed = view.ancestors(item.keep())
+    groups = [[n for n in names if n in needed] for names in _variables(view).values()]
+    groups = [names for names in groups if names]
+    if not groups:
+        return PassOutcome()
+    for names in groups:
+        _check_uses(item, view, names, needed)
+    calls = {n.name: read_call(view, n) for n in view if n.op == LOOKUP_OP and n.name in needed}
+    proof = prove_lowering([(lookup, table_config(view.node(lookup.handle))) for c in calls.values() for lookup in c])
+    checkpoint = Checkpoint((item.source_path or _no_source()) / "variables" / "variables")
+    file_of = {name: _add_file(item, view, checkpoint, names) for names in groups for name in names}
+    store = store_node(item, view)
+    for name, lookups in calls.items():
+        _replace(item, view, name, [lower(view, f"{name}/{i}", store, file_of[one.handle], one)
+                                    for i, one in enumerate(lookups)])  # fmt: skip
+    cut_loose(view, [node for names in groups for name in names for node in (name, *uses_of(view, name).chain)])
+    prune(item)
+    return _outcome(item, calls, file_of, proof)
+
+
+def _no_source() -> NoReturn:
+    raise ValueError("the item has no source_path, so its tables' rows are unknown")
+
+
+def _variables(view: GraphView) -> dict[tuple[bytes, bytes], list[str]]:
+    """Handle nodes by the table that they name."""
+    groups: dict[tuple[bytes, bytes], list[str]] = defaultdict(list)
+    for node in view:
+        if node.op == EMBEDDING_VARIABLE:
+            groups[node.attr["container"].s, node.attr["shared_name"].s or node.name.encode()].append(node.name)
+    return groups
+
+
+def _check_uses(item: GraphItem, view: GraphView, handles: list[str], needed: set[str]) -> None:
+    fed = set(item.feeds())
+    for handle in handles:
+        for user, _ in uses_of(view, handle).nodes:
+            if user.name not in needed:
+                continue
+            if user.op != LOOKUP_OP:
+                kind = "in_body" if user.op in FUNCTIONALS else "used"
+                _refuse(item, view, handle, user, kind, op=user.op)
+            training = training_input(view, user, fed)
+            if training is not False:
+                _refuse(item, view, handle, user, "training", value=training or "a value that is not constant")
+
+
+def _refuse(
+    item: GraphItem, view: GraphView, handle: str, node: node_def_pb2.NodeDef, kind: str, **words: object
+) -> NoReturn:
+    of = [name for name in sorted(item.signatures) if node.name in view.ancestors(item.fetches(name))]
+    where = f"signature {of[0]!r}" if of else "the initialiser"
+    reason = REASONS[kind].format(where=where, node=node.name, **words)
+    raise UsageError(f"{item.source_path}: embedding variable {_name(view, handle)!r}: {reason}")
+
+
+def _name(view: GraphView, handle: str) -> str:
+    return str(table_config(view.node(handle))["name"])
+
+
+def _add_file(item: GraphItem, view: GraphView, checkpoint: Checkpoint, handles: list[str]) -> int:
+    name = _name(view, handles[0])
+    places = [item.embedding_tables[h] for h in handles if h in item.embedding_tables]
+    place = places[0] if places else name
+    for part in ("keys", "values", "config"):
+        if f"{place}/{part}" not in checkpoint.entries:
+            reason = REASONS["missing"].format(prefix=checkpoint.prefix, key=f"{place}/{part}")
+            raise UsageError(f"{item.source_path}: embedding variable {name!r}: {reason}")
+    return add_hash(item, checkpoint, place, name)
+
+
+def _replace(item: GraphItem, view: GraphView, name: str, results: list[str]) -> None:
+    """Readers of the call read ``results``; a call that is itself an output keeps its name."""
+    node = view.node(name)
+    controls = [i for i in node.input if i not in drop_control(node)]
+    for port, result in enumerate(results):
+        view.replace_tensor(f"{canonical(name).removesuffix(':0')}:{port}", canonical(result))
+        for control in controls:  # what the call waited for, its first node that has no other input waits for
+            reader = view.producer(result)
+            view.set_inputs(reader.name, [*reader.input, *(c for c in [control] if c not in reader.input)])
+    view.set_inputs(name, results)
+    node.op = "IdentityN"
+    node.attr.clear()
+    node.attr["T"].list.type.extend([types_pb2.DT_FLOAT] * len(results))
+
+
+def _outcome(
+    item: GraphItem, calls: dict[str, list[EvLookup]], file_of: dict[str, int], proof: dict[str, object]
+) -> PassOutcome:
+    lookups: dict[int, int] = defaultdict(int)
+    for call in calls.values():
+        for one in call:
+            lookups[file_of[one.handle]] += 1
+    tables = [
+        {
+            "table": item.files[k].name,
+            "index": k,
+            "rows": item.files[k].shape[0],
+            "dim": item.files[k].shape[1],
+            "lookups": lookups[k],
+        }
+        for k in sorted(set(file_of.values()))
+    ]
+    rows = int(np.sum([item.files[k].shape[0] for k in set(file_of.values())]))
+    notes = (f"{len(tables)} embedding variables became hash files with {rows} rows", str(proof["told"]))
+    return PassOutcome(fired=len(tables), notes=notes, details={"tables": tables, "proof": proof})
