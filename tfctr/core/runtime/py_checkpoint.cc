@@ -8,12 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "tfctr/core/lookup/narrow_hash_file.h"
 #include "tfctr/core/lookup/narrow_table.h"
 #include "tfctr/core/runtime/checkpoint_index.h"
 #include "tfctr/core/runtime/py_progress.h"
 #include "tfctr/core/runtime/py_storage_support.h"
 #include "tfctr/core/runtime/table_parts.h"
 #include "tfctr/core/storage/dtype.h"
+#include "tfctr/core/storage/file_format.h"
 
 namespace py = pybind11;
 
@@ -98,6 +100,22 @@ py::dict Narrow(const py::object& in_object, const std::string& storage, const p
   return info;
 }
 
+py::dict NarrowHash(const py::object& in_object, const std::string& storage, const py::object& out_object,
+                    const py::object& progress) {
+  const std::string in_path = PathOf(in_object);
+  const std::string out_path = PathOf(out_object);
+  NarrowResult result;
+  RunCopy(progress, [&](const CopyProgress& report) {
+    Result<NarrowResult> narrowed = NarrowHashFile(in_path, DTypeFromName(storage), out_path, report);
+    if (narrowed.ok()) result = narrowed.value();
+    return narrowed.status();
+  });
+  py::dict info;
+  info["fingerprint"] = Unwrap(Container::Open(out_path))->fingerprint();
+  info["max_abs_error"] = result.max_abs_error;
+  return info;
+}
+
 py::object NumpyDType(const std::string& key, tensorflow::DataType dtype) {
   if (dtype == tensorflow::DT_BFLOAT16) {
     return py::module_::import("numpy").attr("dtype")(py::module_::import("ml_dtypes").attr("bfloat16"));
@@ -152,6 +170,11 @@ void BindCheckpoint(py::module_& module) {
              py::arg("progress") = py::none(),
              "Writes a float32 table file again as float16, bfloat16 or int8 (uint8 [V, 4 + D]: a float32 scale, then "
              "D int8); ValueError names the row that can't be stored so. Returns file_info with max_abs_error.");
+  module.def(
+      "narrow_hash_table", &NarrowHash, py::arg("in_path"), py::arg("storage"), py::arg("out_path"),
+      py::arg("progress") = py::none(),
+      "Writes the rows of a float32 hash file again as float16, bfloat16 or int8; ValueError names the key whose "
+      "row can't be stored so. Returns fingerprint and max_abs_error.");
   module.def("read_tensor", &ReadTensorArray, py::arg("prefix"), py::arg("key"),
              "Reads one tensor of a checkpoint into an array (strings: object array of bytes).");
 }
