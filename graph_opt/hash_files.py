@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HASH = "hash"
 HASH_LOOKUP = "TfctrHashLookup"
 _LINE_BYTES = 12  # of the index, per key
+_PAGE = 4096
 
 
 def add_hash(item: GraphItem, checkpoint: Checkpoint, place: str, name: str) -> int:
@@ -61,9 +62,10 @@ def table_shape(checkpoint: Checkpoint, place: str) -> tuple[int, int]:
     return rows, dim
 
 
-def file_bytes(rows: int, dim: int) -> int:
-    """About how large the float32 hash file of such a table is, from above."""
-    return (rows + 1) * (-(-4 * dim // 16) * 16 + _LINE_BYTES) + 4 * 4096
+def file_bytes(rows: int, dim: int, storage: str = "float32") -> int:
+    """About how large the hash file of such a table is, from above."""
+    row = {"float32": 4 * dim, "int8": 4 + dim}.get(storage, 2 * dim)
+    return -(-((rows + 1) * (-(-row // 16) * 16) + rows * _LINE_BYTES) // _PAGE) * _PAGE + 2 * _PAGE
 
 
 def build_hash_file(

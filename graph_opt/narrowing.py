@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graph_opt.fused_node import FUSED_OP
+from graph_opt.hash_files import HASH, file_bytes
 from graph_opt.item import FusedGroup, GraphItem, StoreFile
 from graph_opt.lookup_spec import spec_text
 from graph_opt.view import GraphView
@@ -42,7 +43,9 @@ def narrow_bytes(shape: tuple[int, ...], storage: str) -> int:
 
 
 def saves_bytes(file: StoreFile, storage: str) -> bool:
-    """Whether the narrow file is smaller, padding to pages included."""
+    """Whether the narrow file is smaller, padding (of a hash file's rows to 16 bytes, of files to pages) included."""
+    if file.kind == HASH:
+        return file_bytes(*file.shape, storage) < file_bytes(*file.shape)
     return _pages(narrow_bytes(file.shape, storage)) < _pages(4 * math.prod(file.shape))
 
 
@@ -51,9 +54,12 @@ def write_narrow(
 ) -> NarrowTable:
     """Writes ``file`` again as ``storage`` into ``folder``. ValueError names a row that can't be stored so."""
     assert file.path is not None
-    path = folder / f"{file.path.stem}.{storage}.table"
+    path = folder / f"{file.path.stem}.{storage}{file.path.suffix}"
     native = importlib.import_module("tfctr.core._native")
-    info = native.narrow_table(file.path, storage, path, on_copied)
+    if file.kind == HASH:
+        info = native.narrow_hash_table(file.path, storage, path, on_copied) | {"dtype": storage, "shape": file.shape}
+    else:
+        info = native.narrow_table(file.path, storage, path, on_copied)
     made = dataclasses.replace(
         file,
         path=path,
@@ -110,7 +116,7 @@ def precision(files: list[StoreFile]) -> str:
     """For the manifest: "fp32", or with what its tables are stored as: "fp32, tables fp16"."""
     short = {long: name for name, long in STORAGE.items()}
     found = sorted({short[s] for f in files if (s := storage_of(f)) is not None})
-    left = any(f.kind == "table" and f.narrowed_from is None and f.dtype == "float32" for f in files)
+    left = any(f.kind in ("table", HASH) and f.narrowed_from is None and f.dtype == "float32" for f in files)
     return "fp32" + (f", tables {', '.join(found)}{' and fp32' if left else ''}" if found else "")
 
 

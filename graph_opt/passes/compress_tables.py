@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from graph_opt.gate import GateLimits, GateResult
+from graph_opt.hash_files import HASH_LOOKUP
 from graph_opt.item import GraphItem, StoreFile
 from graph_opt.narrowing import STORAGE, NarrowTable, saves_bytes, storage_of, use_narrow, write_narrow
 from graph_opt.options import ConvertOptions
@@ -109,7 +110,7 @@ def _suited(item: GraphItem, storage: str) -> tuple[dict[int, StoreFile], list[R
     view = GraphView(item.graph_def)
     readers: dict[int, str] = {}
     for node in view:
-        if node.op == "TfctrTable":
+        if node.op in ("TfctrTable", HASH_LOOKUP):
             readers.setdefault(node.attr["index"].i, _reader(item, view, node.name))
     suited: dict[int, StoreFile] = {}
     refused = []
@@ -129,8 +130,11 @@ def _suited(item: GraphItem, storage: str) -> tuple[dict[int, StoreFile], list[R
 
 
 def _reader(item: GraphItem, view: GraphView, table: str) -> str:
-    """Who reads ``table`` as a tensor, in words; with its signature where that one is not optimised."""
-    users = view.data_consumers(table)
+    """Who reads ``table`` as a tensor (or, of a hash file, its rows), in words; with its signature where that one is
+    not optimised.
+    """
+    node = view.node(table)
+    users = [(node, 0)] if node.op == HASH_LOOKUP else view.data_consumers(table)
     if not users:
         return "an output of the model"
     reader = users[0][0].name
