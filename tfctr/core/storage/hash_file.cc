@@ -9,7 +9,6 @@ namespace {
 
 constexpr int64_t kRowAlign = 16;
 constexpr uint64_t kLineBytes = sizeof(HashLine);
-constexpr int64_t kMaxDim = int64_t{1} << 24;
 
 template <typename Int>
 bool ParseInt(const Metadata& metadata, const char* key, Int* out, int base = 10) {
@@ -72,9 +71,9 @@ Result<std::shared_ptr<const HashFile>> HashFile::FromContainer(std::unique_ptr<
   const uint64_t size = static_cast<uint64_t>(index.missing);
   const uint64_t total = container->data_bytes();
   // Every product below stays under 2^63.
-  const bool possible = file->dim_ > 0 && file->dim_ <= kMaxDim && StoredRowBytes(file->storage_, file->dim_) > 0 &&
+  const bool possible = file->dim_ > 0 && file->dim_ <= kMaxHashDim && StoredRowBytes(file->storage_, file->dim_) > 0 &&
                         file->row_bytes_ == HashRowStride(file->storage_, file->dim_) && index.missing >= 0 &&
-                        size < (uint64_t{1} << 32) && index.homes > 0 && index.homes <= index.line_count &&
+                        index.missing <= kMaxHashRows && index.homes > 0 && index.homes <= index.line_count &&
                         index.line_count <= total / kLineBytes && size <= index.line_count * HashLine::kKeys;
   const uint64_t row_bytes = possible ? (size + 1) * static_cast<uint64_t>(file->row_bytes_) : 0;
   if (!possible || index_offset != (row_bytes + kLineBytes - 1) / kLineBytes * kLineBytes || index_offset > total ||

@@ -20,6 +20,9 @@
 
 namespace tfctr {
 
+inline constexpr int64_t kMaxHashRows = (int64_t{1} << 32) - 1;  // row numbers, that of the default row too, are uint32
+inline constexpr int64_t kMaxHashDim = int64_t{1} << 24;
+
 // Bytes of one row of `dim` values as stored, without padding: kFloat32, kFloat16, kBFloat16, or kInt8 (a float32 scale
 // and `dim` numbers). 0 for other types.
 TFCTR_EXPORT int64_t StoredRowBytes(DType storage, int64_t dim);

@@ -29,20 +29,6 @@ class Window {
   uint8_t* const data_;
 };
 
-Status CheckSpec(const HashFileSpec& spec, size_t keys) {
-  const std::string table = "table '" + spec.name + "': ";
-  if (spec.dim <= 0) return Status::Invalid(table + "dim is " + std::to_string(spec.dim) + ", expected 1 or more");
-  if (StoredRowBytes(spec.storage, spec.dim) == 0) {
-    return Status::Invalid(table + "rows can't be stored as " + DTypeName(spec.storage) +
-                           ", expected float32, float16, bfloat16 or int8");
-  }
-  if (keys > static_cast<uint64_t>(kMaxHashRows)) {
-    return Status::Invalid(table + std::to_string(keys) + " rows, at most " + std::to_string(kMaxHashRows) +
-                           " (2^32 - 1) fit into a hash file");
-  }
-  return Status::Ok();
-}
-
 uint64_t WindowRows(const HashFileSpec& spec, uint64_t stride, uint64_t rows) {
   uint64_t bytes = spec.window_bytes;
   if (bytes == 0) {
@@ -140,9 +126,25 @@ class RowsWriter {
 
 }  // namespace
 
+Status CheckHashFileSpec(const HashFileSpec& spec, int64_t rows) {
+  const std::string table = "table '" + spec.name + "': ";
+  if (spec.dim <= 0 || spec.dim > kMaxHashDim)
+    return Status::Invalid(table + "dim is " + std::to_string(spec.dim) + ", expected 1 to " +
+                           std::to_string(kMaxHashDim));
+  if (StoredRowBytes(spec.storage, spec.dim) == 0) {
+    return Status::Invalid(table + "rows can't be stored as " + DTypeName(spec.storage) +
+                           ", expected float32, float16, bfloat16 or int8");
+  }
+  if (rows > kMaxHashRows) {
+    return Status::Invalid(table + std::to_string(rows) + " rows, at most " + std::to_string(kMaxHashRows) +
+                           " (2^32 - 1) fit into a hash file");
+  }
+  return Status::Ok();
+}
+
 Status WriteHashFile(const std::string& path, const HashFileSpec& spec, std::vector<int64_t> keys,
                      const void* default_row, const HashRowReader& read, const HashFileProgress& progress) {
-  TFCTR_RETURN_IF_ERROR(CheckSpec(spec, keys.size()));
+  TFCTR_RETURN_IF_ERROR(CheckHashFileSpec(spec, static_cast<int64_t>(keys.size())));
   Result<HashPlan> plan = PlanHashFile(spec.name, keys);
   if (!plan.ok()) return plan.status();
   keys = std::vector<int64_t>();

@@ -19,11 +19,10 @@
 #include "tfctr/core/export.h"
 #include "tfctr/core/storage/dtype.h"
 #include "tfctr/core/storage/file_format.h"
+#include "tfctr/core/storage/hash_file.h"
 #include "tfctr/core/storage/status.h"
 
 namespace tfctr {
-
-inline constexpr int64_t kMaxHashRows = (int64_t{1} << 32) - 1;
 
 struct HashFileSpec {
   std::string name;                 // of the table, for messages
@@ -37,8 +36,11 @@ struct HashFileSpec {
 // asked for the same rows again; always in order within one pass.
 using HashRowReader = std::function<Status(int64_t first, int64_t n, uint8_t* rows)>;
 
-// Told of bytes done, of `HashFileWork` in all; false stops the work (kInvalid "stopped").
+// Told of bytes of rows read, of all that will be; false stops the work (kInvalid "stopped").
 using HashFileProgress = std::function<bool(uint64_t done, uint64_t total)>;
+
+// kInvalid, naming the table: a dim, storage or number of rows that a hash file can't have.
+TFCTR_EXPORT Status CheckHashFileSpec(const HashFileSpec& spec, int64_t rows);
 
 // `default_row`: StoredRowBytes. kInvalid, naming table and key: a key that is given twice; more than kMaxHashRows
 // keys. Takes the keys over, so that their memory is free before rows are read.

@@ -167,6 +167,33 @@ Result<Json> ParseJson(std::string_view text) {
   return value;
 }
 
+std::string WriteJson(const Json& value) {
+  const auto join = [](const auto& items, const auto& text, char open, char close) {
+    std::string out(1, open);
+    for (const auto& item : items) out += (out.size() == 1 ? "" : ", ") + text(item);
+    return out + close;
+  };
+  switch (value.kind) {
+    case Json::Kind::kNull:
+      break;
+    case Json::Kind::kBool:
+      return value.flag ? "true" : "false";
+    case Json::Kind::kNumber: {
+      char digits[32];
+      return std::string(digits, std::to_chars(digits, digits + sizeof(digits), value.number).ptr);
+    }
+    case Json::Kind::kText:
+      return JsonText(value.text);
+    case Json::Kind::kList:
+      return join(value.list, WriteJson, '[', ']');
+    case Json::Kind::kMap:
+      return join(
+          value.map, [](const auto& member) { return JsonText(member.first) + ": " + WriteJson(member.second); }, '{',
+          '}');
+  }
+  return "null";
+}
+
 std::string JsonText(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

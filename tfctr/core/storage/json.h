@@ -27,6 +27,9 @@ struct Json {
 // kInvalid saying at which character it goes wrong.
 TFCTR_EXPORT Result<Json> ParseJson(std::string_view text);
 
+// The tree as JSON: members in the order of their names, numbers so that reading gives them back.
+TFCTR_EXPORT std::string WriteJson(const Json& value);
+
 // `text` as a JSON string, quotes included.
 TFCTR_EXPORT std::string JsonText(std::string_view text);
 
