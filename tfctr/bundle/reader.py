@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,19 +67,32 @@ def verify_files(path: str | Path, manifest: dict[str, Any], progress: Callable[
     for entry in bundle.manifest["store"]["files"]:
         file = bundle.path / entry["file"]
         progress(entry["name"])
+        check_fingerprint(file, entry)
         try:
-            blob = entry["kind"] == "blob"  # its fingerprint is the checksum of all its bytes
-            info = native.blob_info(file) if blob else native.file_info(file)
-            if info["fingerprint"] != entry["fingerprint"]:
-                raise CorruptFileError(
-                    f"{file}: its fingerprint is {info['fingerprint']}, the manifest says {entry['fingerprint']}"
-                )
-            if not blob:
+            if entry["kind"] != "blob":
                 native.verify_file(file)
         except native.CorruptFile as error:
             raise CorruptFileError(str(error)) from error
         checked += entry["bytes"]
     return checked
+
+
+def check_fingerprint(file: Path, entry: Mapping[str, Any]) -> None:
+    """CorruptFileError unless a file of the store is whole as far as its footer says, of the kind and with the
+    fingerprint of its entry in the manifest. A blob is read; of others the footer and the checksums are.
+    """
+    native = importlib.import_module("tfctr.core._native")
+    try:
+        info = native.blob_info(file) if entry["kind"] == "blob" else native.file_info(file)
+    except native.CorruptFile as error:
+        raise CorruptFileError(str(error)) from error
+    if info["fingerprint"] != entry["fingerprint"]:
+        raise CorruptFileError(
+            f"{file}: its fingerprint is {info['fingerprint']}, the manifest says {entry['fingerprint']}"
+        )
+    kind = info.get("kind", "blob")
+    if kind != entry["kind"]:
+        raise CorruptFileError(f"{file}: is a {kind} file, the manifest says {entry['kind']}")
 
 
 def is_bundle(path: str | Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,15 +23,23 @@ Progress = Callable[[str], None]
 class BundleWriter:
     """Use as a context manager; nothing exists at ``out`` until :meth:`commit`.
 
-    out: the bundle to be. source: the SavedModel it is made from. force: replace ``out`` where it is a saved model.
-    Raises UsageError where ``out`` may not be written, with nothing changed.
+    out: the bundle to be. source: the SavedModel it is made from; what: what messages call that. force: replace ``out``
+    where it is a saved model. Raises UsageError where ``out`` may not be written, with nothing changed.
     """
 
-    def __init__(self, out: Path, source: Path, *, force: bool = False, progress: Progress = lambda _: None) -> None:
+    def __init__(
+        self,
+        out: Path,
+        source: Path,
+        *,
+        force: bool = False,
+        progress: Progress = lambda _: None,
+        what: str = "model",
+    ) -> None:
         self.out = Path(os.path.abspath(out))
         self._progress = progress
         self._made: list[Path] = []
-        self.replaces = check_target(self.out, source, force=force)
+        self.replaces = check_target(self.out, source, force=force, what=what)
         self.folder = naming.temporary(self.out)
 
     @property
@@ -86,10 +94,12 @@ class BundleWriter:
     def write_manifest(self, content: dict[str, Any]) -> None:
         self.write(naming.MANIFEST, manifest.dump(content))
 
-    def commit(self) -> Path:
-        """Syncs everything and puts the bundle in place; returns its path."""
+    def commit(self, synced: Collection[str] = ()) -> Path:
+        """Syncs everything but the files ``synced`` (they are on disk already) and puts the bundle in place; returns
+        its path.
+        """
         try:
-            sync_tree(self.folder)
+            sync_tree(self.folder, synced)
             self._swap()
         except OSError as error:
             raise disk_error(error, self.out) from error
@@ -133,22 +143,22 @@ class BundleWriter:
         self._made = []
 
 
-def check_target(out: Path, source: Path, *, force: bool) -> bool:
-    """Whether writing ``out`` replaces something; UsageError where it may not be written at all (see the issue's
-    rules).
+def check_target(out: Path, source: Path, *, force: bool, what: str = "model") -> bool:
+    """Whether writing ``out`` replaces something; UsageError where it may not be written at all. what: what messages
+    call ``source``.
     """
     real, model = Path(os.path.realpath(out)), Path(os.path.realpath(source))
     if real == model:
-        raise UsageError(f"{out}: the bundle can't replace the model that it is made from; choose another OUT")
+        raise UsageError(f"{out}: the bundle can't replace the {what} that it is made from; choose another OUT")
     if model in real.parents:
-        raise UsageError(f"{out}: lies inside the model {source}; choose an OUT outside it")
+        raise UsageError(f"{out}: lies inside the {what} {source}; choose an OUT outside it")
     for parent in out.parents:
         if parent.exists() and not parent.is_dir():
             raise UsageError(f"{out}: {parent} is a file")
     if not os.path.lexists(out):
         return False
     if real in model.parents:
-        raise UsageError(f"{out}: holds the model {source}; choose another OUT")
+        raise UsageError(f"{out}: holds the {what} {source}; choose another OUT")
     if not force:
         raise UsageError(f"{out}: exists already; --force replaces it")
     if not naming.is_saved_model(real):
@@ -164,11 +174,13 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def sync_tree(folder: Path) -> None:
-    """fsync of every file and folder below ``folder``, itself included."""
+def sync_tree(folder: Path, synced: Collection[str] = ()) -> None:
+    """fsync of every file but ``synced`` and every folder below ``folder``, itself included."""
     for root, _, files in os.walk(folder):
         for name in files:
-            _sync(os.path.join(root, name), os.O_RDONLY)
+            path = os.path.join(root, name)
+            if path not in synced:
+                _sync(path, os.O_RDONLY)
         sync_folder(Path(root))
 
 

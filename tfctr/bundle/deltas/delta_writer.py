@@ -92,8 +92,8 @@ class DeltaWriter:
         )
 
     def file_path(self, index: int, file_name: str) -> Path:
-        """Where a whole new file goes."""
-        return self._path(FILES, f"{index:04d}_{file_name}")
+        """Where a whole new file goes. file_name: what it is called in the new bundle's ``assets/tfctr``."""
+        return self._path(FILES, f"{index:04d}/{file_name}")
 
     def add_file(self, path: Path, entry: Mapping[str, Any]) -> None:
         """Enters a whole file at ``path`` (of ``file_path``). entry: as in a manifest's store (index, kind, name,

@@ -1,6 +1,7 @@
 // The Python module tfctr.core._native.
 #include <pybind11/pybind11.h>
 
+#include "tfctr/core/runtime/py_compaction.h"
 #include "tfctr/core/runtime/py_engines.h"
 #include "tfctr/core/runtime/py_lookup.h"
 #include "tfctr/core/runtime/py_runtime.h"
@@ -9,6 +10,7 @@
 PYBIND11_MODULE(_native, module) {
   module.doc() = "Native runtime of tfctr: storage, packing, execution.";
   tfctr::BindStorage(module);
+  tfctr::BindCompaction(module);
   tfctr::BindRuntime(module);
   tfctr::BindLookup(module);
   tfctr::BindEngines(module);
