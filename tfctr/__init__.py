@@ -19,6 +19,7 @@ Training (docs/embedding_variable.md):
   tfctr.Uniform, Normal, TruncatedNormal, Constant                         first values
   tfctr.apply_gradients, minimize                                          training without Keras
   tfctr.checkpoint_options    parts that saving and restoring leave out
+  tfctr.DeltaCheckpointManager   checkpoints of what changed in the tables since the last
   tfctr.warm_start            rows from variables, hashed tables, NumPy, Parquet
 """
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tfctr.embedding import optimizers, warm_start
     from tfctr.embedding.checkpoint import CheckpointOptions, checkpoint_options
     from tfctr.embedding.clock import ManualClock
+    from tfctr.embedding.delta_checkpoint import DeltaCheckpointManager
     from tfctr.embedding.lookup import Lookup, embedding_lookup, embedding_lookup_group, embedding_lookup_sparse
     from tfctr.embedding.options import (
         BloomAdmission,
@@ -59,6 +61,7 @@ __all__ = [
     "CheckpointOptions",
     "Constant",
     "CounterAdmission",
+    "DeltaCheckpointManager",
     "EmbeddingVariable",
     "L2Eviction",
     "Lookup",
@@ -91,6 +94,7 @@ _FROM = {
     "tfctr.converting": ("convert",),
     "tfctr.embedding.checkpoint": ("CheckpointOptions", "checkpoint_options"),
     "tfctr.embedding.clock": ("ManualClock",),
+    "tfctr.embedding.delta_checkpoint": ("DeltaCheckpointManager",),
     "tfctr.embedding.lookup": ("Lookup", "embedding_lookup", "embedding_lookup_group", "embedding_lookup_sparse"),
     "tfctr.embedding.options": (
         *("BloomAdmission", "CounterAdmission", "CapacityEviction", "L2Eviction", "StepEviction", "TtlEviction"),

@@ -29,6 +29,8 @@ def config_of(name: str = "users", **given: Any) -> dict[str, Any]:
         "evict_every_steps": 0,
         "evict_on_save": False,
         "record_frequency": False,
+        "record_last_step": False,
+        "record_changes": False,
         "max_bytes": None,
         "expected_rows": 0,
         "shards": None,

@@ -15,6 +15,7 @@ or set of optimizer slots is refused by name; `checkpoint_options` leaves parts 
 import contextlib
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ from tfctr.errors import UsageError
 
 _PACKAGE, _NAME = "tfctr", "EmbeddingVariable"  # in checkpoints and SavedModels: must stay as they are
 NO_STEP = -1
+NOT_MARKED = -1
+RESTORED = 1  # the mark that ends when a table has been restored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +73,56 @@ def checkpoint_options(*, slots: bool = True, counters: bool = True, steps: bool
 def current_options() -> CheckpointOptions:
     """The options of the innermost `checkpoint_options`."""
     return _options.get()
+
+
+@dataclasses.dataclass
+class ChainSave:
+    """A save that deltas may follow, and that may be one itself: how `DeltaCheckpointManager` has tables saved.
+
+    Attributes:
+      save: a random name of this save.
+      previous_name: file name of the prefix of the save before it; "" for none, and all tables are saved whole.
+      previous_save: the `save` of that.
+      marks: (name in the checkpoint, instance of the table) -> the mark that it had at the save before. What is not in
+        it is saved whole, unless it was restored from that save.
+      ended: the same for the save after this one; filled in by the save.
+      tables: name -> (since which mark it was saved, NOT_MARKED where whole; whether it remembers changes); likewise.
+    """
+
+    save: str
+    previous_name: str = ""
+    previous_save: str = ""
+    marks: Mapping[tuple[str, int], int] = dataclasses.field(default_factory=dict)
+    ended: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
+    tables: dict[str, tuple[int, bool]] = dataclasses.field(default_factory=dict)
+
+    def mark(self, name: str, table: Any) -> tuple[int, int]:
+        """Ends the table's mark; returns since which mark it is saved (-1: whole), and its instance."""
+        with tf.init_scope():  # the save of a model with variables on several devices is traced
+            instance, ended, origin = (
+                part.numpy() for part in library.load().tfctr_ev_mark(handle=table.resource_handle)
+            )
+        place = (name, int(instance))
+        since = NOT_MARKED
+        if ended >= 0:
+            self.ended[place] = int(ended)
+            restored = bool(self.previous_save) and origin.decode() == self.previous_save
+            since = self.marks.get(place, RESTORED if restored else NOT_MARKED)
+        self.tables[name] = (since, bool(ended >= 0))
+        return since, place[1]
+
+
+_chain_save: contextvars.ContextVar[ChainSave | None] = contextvars.ContextVar("chain_save", default=None)
+
+
+@contextlib.contextmanager
+def saving_in_chain(save: ChainSave) -> Iterator[None]:
+    """Tables that are saved in the `with` block are saved as `save` says."""
+    token = _chain_save.set(save)
+    try:
+        yield
+    finally:
+        _chain_save.reset(token)
 
 
 class CheckpointedTable(tf.saved_model.experimental.TrackableResource):
@@ -147,20 +200,40 @@ def save_tables(prefix: tf.Tensor | str, tables: Mapping[str, Any]) -> list[tf.T
       The prefixes, string scalars; in a graph they are there once the bundles are.
     """
     written = []
-    known = not tf.inside_function()  # a SavedModel's own functions must not need the step
+    chain = _chain_save.get()
+    # A SavedModel's own functions must not need the step; those of a chain are run once.
+    known = chain is not None or not tf.inside_function()
+    save, how = library.load().tfctr_ev_save, _whole
+    if chain is not None:
+        save, how = library.load().tfctr_ev_save_delta, functools.partial(_since, chain)
     for i, (device, names, group) in enumerate(_by_device(tables)):
         with tf.device(device):
             written.append(
-                library.load().tfctr_ev_save(
+                save(
                     prefix=tf.strings.join([prefix, f"-{i}"]) if i else prefix,
                     step=_steps(group, known),
                     handles=[table.resource_handle for table in group],
                     names=names,
                     key_dtypes=[key_kind(table) for table in group],
-                    **dataclasses.asdict(current_options()),
+                    **how(names, group),
                 )
             )
     return written
+
+
+def _whole(names: list[str], tables: list[Any]) -> dict[str, Any]:
+    return dataclasses.asdict(current_options())
+
+
+def _since(chain: ChainSave, names: list[str], tables: list[Any]) -> dict[str, Any]:
+    marks = [chain.mark(name, table) for name, table in zip(names, tables, strict=True)]
+    return {
+        "since": tf.constant([since for since, _ in marks], tf.int64),
+        "instance": tf.constant([instance for _, instance in marks], tf.int64),
+        "save": chain.save,
+        "previous_name": chain.previous_name,
+        "previous_save": chain.previous_save,
+    }
 
 
 def restore_tables(prefix: tf.Tensor | str, tables: Mapping[str, Any]) -> list[Any]:

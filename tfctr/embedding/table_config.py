@@ -1,7 +1,8 @@
 """The configuration of a table as the handle op takes it: JSON with sorted keys, the same text for the same options.
 
 Format 1. The seed and keys travel as decimal strings, because int64 does not fit a JSON number. `frequency`,
-`last_step` and `last_time` say what a row keeps besides value and slots, and are on only where an option needs them.
+`last_step`, `last_time` and `changes` say what a row keeps besides value and slots, and are on only where an option
+needs them; `changes` is left out where it is off, as versions that do not know it wrote it.
 """
 
 import dataclasses
@@ -48,6 +49,8 @@ class TableOptions:
     evict_every_steps: int
     evict_on_save: bool
     record_frequency: bool
+    record_last_step: bool
+    record_changes: bool
     max_bytes: int
     expected_rows: int
     shards: int
@@ -60,7 +63,8 @@ class TableOptions:
     @property
     def keeps_last_step(self) -> bool:
         """Whether rows hold the step of their last update."""
-        return "lru" in self._orders() or any(isinstance(policy, StepEviction) for policy in self.eviction)
+        by_step = any(isinstance(policy, StepEviction) for policy in self.eviction)
+        return self.record_last_step or "lru" in self._orders() or by_step
 
     @property
     def keeps_last_time(self) -> bool:
@@ -92,6 +96,8 @@ class TableOptions:
             "max_bytes": self.max_bytes,
             "expected_rows": self.expected_rows,
         }
+        if self.record_changes:
+            told["changes"] = True
         return json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -108,6 +114,8 @@ def table_options(
     evict_every_steps: Any,
     evict_on_save: Any,
     record_frequency: Any,
+    record_last_step: Any,
+    record_changes: Any,
     max_bytes: Any,
     expected_rows: Any,
     shards: Any,
@@ -144,6 +152,8 @@ def table_options(
         evict_every_steps=every,
         evict_on_save=on_save,
         record_frequency=check.flag(owner, "record_frequency", record_frequency),
+        record_last_step=check.flag(owner, "record_last_step", record_last_step),
+        record_changes=check.flag(owner, "record_changes", record_changes),
         max_bytes=0 if max_bytes is None else check.whole(owner, "max_bytes", max_bytes, 0),
         expected_rows=check.whole(owner, "expected_rows", expected_rows, 0, 2**40),
         shards=DEFAULT_SHARDS if shards is None else check.whole(owner, "shards", shards, 1, MAX_SHARDS),

@@ -51,6 +51,10 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
       evict_every_steps: evict by itself every so many steps, after an update; 0: only when `evict` is called.
       evict_on_save: evict by itself before each save.
       record_frequency: keep how often training named each key, where no option needs it already, for `frequency`.
+      record_last_step: keep the step of each row's last update, where no option needs it already: `tfctr delta` then
+        compares only rows that were updated since its base. 8 bytes a row.
+      record_changes: remember which rows changed since a save, so that `tfctr.DeltaCheckpointManager` saves only those;
+        without it this table is saved whole each time. 4 bytes a row.
       max_bytes: limit of the table's memory, as `bytes()` counts it; None: no limit. A training lookup that would pass
         it fails, unless there is a `CapacityEviction`, which then makes room.
       expected_rows: rows to make room for at once, so that the table need not grow step by step. Not a limit.
@@ -83,6 +87,8 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
         evict_every_steps: int = 0,
         evict_on_save: bool = False,
         record_frequency: bool = False,
+        record_last_step: bool = False,
+        record_changes: bool = False,
         max_bytes: int | None = None,
         expected_rows: int = 0,
         shards: int | None = None,
@@ -110,6 +116,8 @@ class EmbeddingVariable(TableAdmin, CheckpointedTable):
                 evict_every_steps=evict_every_steps,
                 evict_on_save=evict_on_save,
                 record_frequency=record_frequency,
+                record_last_step=record_last_step,
+                record_changes=record_changes,
                 max_bytes=max_bytes,
                 expected_rows=expected_rows,
                 shards=shards,

@@ -77,7 +77,7 @@ class Embedding(keras.layers.Layer):
           trainable: False: ids are looked up, none is inserted or counted, and no row changes.
           dtype: of what the layer returns, or a dtype policy.
           table_options: as for `tfctr.EmbeddingVariable`: initializer, seed, default_value, evict_every_steps,
-            evict_on_save, record_frequency, max_bytes, expected_rows, shards, clock.
+            evict_on_save, record_frequency, record_last_step, record_changes, max_bytes, expected_rows, shards, clock.
 
         Raises:
           UsageError: a bad option (named), or a strategy with more than one replica.

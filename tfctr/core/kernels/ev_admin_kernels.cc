@@ -146,6 +146,21 @@ class EvEvictOp : public EvOp {
   }
 };
 
+class EvMarkOp : public EvOp {
+ public:
+  using EvOp::EvOp;
+  absl::Status Run(OpKernelContext* context, EvResource* ev) override {
+    const std::shared_ptr<EmbeddingTable> table = ev->table();
+    const int64_t mark = table->layout().has_change() ? static_cast<int64_t>(table->EndMark()) : -1;
+    TF_RETURN_IF_ERROR(SetScalar(context, 0, static_cast<uint64_t>(table->instance())));
+    TF_RETURN_IF_ERROR(SetScalar(context, 1, static_cast<uint64_t>(mark)));
+    Tensor* origin = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(2, TensorShape({}), &origin));
+    origin->scalar<tensorflow::tstring>()() = table->origin();
+    return absl::OkStatus();
+  }
+};
+
 class EvReserveOp : public EvOp {
  public:
   using EvOp::EvOp;
@@ -240,6 +255,7 @@ TFCTR_REGISTER_EV("TfctrEvContains", EvContainsOp);
 TFCTR_REGISTER_EV("TfctrEvFrequency", EvFrequencyOp);
 TFCTR_REGISTER_EV("TfctrEvErase", EvEraseOp);
 TFCTR_REGISTER_EV("TfctrEvEvict", EvEvictOp);
+TFCTR_REGISTER_EV("TfctrEvMark", EvMarkOp);
 TFCTR_REGISTER_EV("TfctrEvReserve", EvReserveOp);
 TFCTR_REGISTER_EV("TfctrEvSetClock", EvSetClockOp);
 TFCTR_REGISTER_EV("TfctrEvSetFrozen", EvSetFrozenOp);

@@ -3,7 +3,8 @@
 //
 // Thread-safety: plain functions. SaveTable may run beside lookups and updates of the table; the writer and the reader
 // belong to the calling thread (LoadTable reads on a second one while rows are inserted).
-// Cost: SaveTable holds a copy of one shard; LoadTable two slices of kSliceRows rows.
+// Cost: SaveTable holds a copy of one shard, or of a slice and 1/16 of the table's bytes (1 MB at least) for a delta;
+// LoadTable two slices of kSliceRows rows.
 #ifndef TFCTR_CORE_KERNELS_EV_BUNDLE_H_
 #define TFCTR_CORE_KERNELS_EV_BUNDLE_H_
 
@@ -24,7 +25,8 @@
 
 namespace tfctr {
 
-constexpr int kEvBundleFormat = 1;        // of NAME/config; readers refuse greater ones
+constexpr int kEvBundleFormat = 1;        // of NAME/config of a whole table; readers refuse greater ones
+constexpr int kEvDeltaFormat = 2;         // of NAME/config of a delta, which is no table without those before it
 constexpr int64_t kSliceRows = 1 << 16;   // a table of more rows is written in slices of at most so many
 constexpr int64_t kSliceBytes = 8 << 20;  // ... and of at most so many bytes of values, where rows are wide
 
@@ -55,13 +57,22 @@ struct TablePlace {
 // Attributes `names` and `key_dtypes` of an op over `count` tables.
 absl::Status GetPlaces(tensorflow::OpKernelConstruction* context, int count, std::vector<TablePlace>* places);
 
-// Adds the tensors of `table` to the bundle. `config_json` is what the table was made from. `written` is called now and
-// then, when more has gone to the writer.
-absl::Status SaveTable(const std::shared_ptr<EmbeddingTable>& table, const std::string& config_json,
-                       const TablePlace& place, const CheckpointParts& parts, Now now,
-                       const std::function<void()>& written, tensorflow::BundleWriter* writer);
+// Which save a bundle is, where it is one of a chain: a whole save and the deltas on it.
+struct SaveIdentity {
+  std::string save;           // a random name; empty: a checkpoint that no delta follows
+  std::string previous_name;  // of a delta: file name of the prefix before, in the same folder
+  std::string previous_save;  // ... and which save that must be
+};
 
-// Makes a table of `config` with what the bundle has at `place`. InvalidArgument, naming variable, checkpoint and
+// Adds the tensors of `table` to the bundle: all of it, or, with since >= 0, what changed since the end of that mark
+// (EmbeddingTable::EndMark), unless too much was removed or changed for that, or the table remembers no changes.
+// `config_json` is what the table was made from. `written` is called now and then, when more has gone to the writer.
+absl::Status SaveTable(const std::shared_ptr<EmbeddingTable>& table, const std::string& config_json,
+                       const TablePlace& place, const CheckpointParts& parts, Now now, const SaveIdentity& identity,
+                       int64_t since, const std::function<void()>& written, tensorflow::BundleWriter* writer);
+
+// Makes a table of `config` with what the bundle has at `place`; where that is a delta, with all it builds upon, which
+// lies in the same folder. InvalidArgument, naming variable, checkpoint and
 // both sides, where the two don't fit; DataLoss where the bytes are not what was written. now.step < 0 means the step
 // of the save.
 absl::Status LoadTable(tensorflow::BundleReader* reader, const std::string& prefix, const TablePlace& place,

@@ -8,103 +8,20 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tfctr/core/kernels/ev_bundle.h"
+#include "tfctr/core/kernels/ev_bundle_chain.h"
 #include "tfctr/core/kernels/ev_bundle_column.h"
 #include "tfctr/core/kernels/store_resource.h"
-#include "tfctr/core/storage/json.h"
 
 namespace tfctr {
 namespace {
 
 using tensorflow::BundleReader;
 using tensorflow::Tensor;
-using tensorflow::tstring;
 
-constexpr size_t kNamesInMessage = 8;
-
-// What NAME/config says about a saved table.
-struct Description {
-  int64_t rows = 0;
-  int64_t step = 0;
-  bool left_out_slots = false;
-  std::string key_dtype;
-};
-
-std::string WhatOf(const EvConfig& config, const std::string& prefix) {
-  return absl::StrCat("embedding variable '", config.name, "' can't be restored from checkpoint '", prefix, "': ");
-}
-
-// Names of all embedding variables of the bundle, for a message.
-std::string Variables(BundleReader* reader) {
-  std::vector<std::string> names;
-  size_t more = 0;
-  std::string last;
-  for (reader->Seek(""); reader->Valid(); reader->Next()) {
-    const absl::string_view key = reader->key();
-    if (absl::EndsWith(key, "/config") || key == "config") {
-      last = std::string(key.substr(0, key.size() - std::string("config").size()));
-    } else if (absl::EndsWith(key, "keys") && !last.empty() && key == absl::StrCat(last, "keys")) {
-      if (names.size() < kNamesInMessage) {
-        names.push_back(absl::StrCat("'", last.substr(0, last.size() - 1), "'"));
-      } else {
-        ++more;
-      }
-    }
-  }
-  if (names.empty()) return "it has no embedding variables";
-  return absl::StrCat("it has ", absl::StrJoin(names, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "");
-}
-
-int64_t WholeNumber(const Json& map, const char* member, int64_t otherwise) {
-  const auto it = map.map.find(member);
-  int64_t value = otherwise;
-  if (it == map.map.end() || it->second.kind != Json::Kind::kText || !absl::SimpleAtoi(it->second.text, &value)) {
-    return otherwise;
-  }
-  return value;
-}
-
-absl::Status ReadDescription(BundleReader* reader, const std::string& what, const std::string& name,
-                             Description* description) {
-  const std::string tensor_name = TensorName(name, "config");
-  if (!reader->Contains(tensor_name)) {
-    return absl::NotFoundError(absl::StrCat(what, "there is no tensor '", tensor_name, "'; ", Variables(reader)));
-  }
-  Tensor text(tensorflow::DT_STRING, tensorflow::TensorShape({}));
-  const absl::Status read = reader->Lookup(tensor_name, &text);
-  if (!read.ok()) {
-    return absl::Status(read.code(), absl::StrCat(what, "tensor '", tensor_name, "': ", read.message()));
-  }
-  const Result<Json> parsed = ParseJson(std::string(text.scalar<tstring>()()));
-  const Json* format = nullptr;
-  if (parsed.ok()) {
-    const auto it = parsed.value().map.find("format");
-    if (it != parsed.value().map.end() && it->second.kind == Json::Kind::kNumber) format = &it->second;
-  }
-  if (format == nullptr || format->number < 1) {
-    return absl::DataLossError(absl::StrCat(
-        what, "tensor '", tensor_name,
-        "' does not say the format: ", parsed.ok() ? "it has no number 'format' from 1 on" : parsed.status().message));
-  }
-  if (format->number > kEvBundleFormat) {
-    return absl::FailedPreconditionError(absl::StrCat(what, "it is of format ", format->number,
-                                                      ", written by a newer tfctr; this one reads formats up to ",
-                                                      kEvBundleFormat));
-  }
-  const Json& told = parsed.value();
-  description->rows = WholeNumber(told, "rows", -1);
-  description->step = WholeNumber(told, "step", 0);
-  const auto key_dtype = told.map.find("key_dtype");
-  if (key_dtype != told.map.end()) description->key_dtype = key_dtype->second.text;
-  const auto left_out = told.map.find("left_out");
-  if (left_out != told.map.end()) {
-    for (const Json& part : left_out->second.list) description->left_out_slots |= part.text == "slots";
-  }
-  return absl::OkStatus();
-}
+std::string VariableOf(const EvConfig& config) { return absl::StrCat("embedding variable '", config.name, "'"); }
 
 // Names of the slots that a table has in the bundle. Keys are sorted, so they lie together.
 std::vector<std::string> StoredSlots(BundleReader* reader, const std::string& name) {
@@ -136,32 +53,35 @@ struct Window {
   std::vector<int64_t> same_time;
 };
 
-// Reads the columns of a table and puts its rows into a new one.
+// Reads the columns of one save of a table and puts its rows into a new one.
 class TableLoader {
  public:
-  TableLoader(BundleReader* reader, std::string what, const std::string& name, const EvConfig& config,
-              const CheckpointParts& parts, Now now)
-      : reader_(reader),
-        what_(std::move(what)),
+  // `exact` (may be null): takes counts in the place of a Bloom filter, which could only add those of several saves.
+  TableLoader(const ChainLink& link, const std::string& name, const EvConfig& config, const CheckpointParts& parts,
+              Now now, Admission* exact)
+      : reader_(link.reader),
+        what_(CannotRestore(VariableOf(config), link.prefix)),
+        saved_(link.table),
         name_(name),
         config_(config),
         parts_(parts),
         now_(now),
+        exact_(exact),
         keys_(Column("keys")),
         values_(Column("values")),
         frequency_(Column("frequency")),
         last_step_(Column("last_step")),
         last_time_(Column("last_time")) {}
 
-  absl::Status Open(const RowLayout& layout, const Description& description) {
+  absl::Status Open(const RowLayout& layout) {
     TF_RETURN_IF_ERROR(keys_.Open(tensorflow::DT_INT64, -1, 0));
     const int64_t rows = keys_.rows();
-    if (description.rows != rows) {
+    if (saved_.rows != rows) {
       return absl::DataLossError(absl::StrCat(what_, "tensor '", keys_.name(), "' has ", rows, " rows, '",
-                                              TensorName(name_, "config"), "' says ", description.rows));
+                                              TensorName(name_, "config"), "' says ", saved_.rows));
     }
     TF_RETURN_IF_ERROR(values_.Open(tensorflow::DT_FLOAT, rows, layout.dim()));
-    if (parts_.slots && !description.left_out_slots) TF_RETURN_IF_ERROR(OpenSlots(layout, rows));
+    if (parts_.slots && !saved_.left_out_slots) TF_RETURN_IF_ERROR(OpenSlots(layout, rows));
     const auto open = [&](bool wanted, BundleColumn* column, bool* has) -> absl::Status {
       *has = wanted && column->exists();
       return *has ? column->Open(tensorflow::DT_INT64, rows, 0) : absl::OkStatus();
@@ -171,8 +91,36 @@ class TableLoader {
     return open(layout.has_last_time() && parts_.steps, &last_time_, &has_last_time_);
   }
 
+  // Whether the save and the table keep the same, so that the table becomes exactly what was saved.
+  bool IsExact(const RowLayout& layout, const Admission* admission) const {
+    const auto kind = admission == nullptr ? AdmissionConfig::Kind::kNone : admission->config().kind;
+    const bool counts = kind == AdmissionConfig::Kind::kCounter;
+    return parts_.slots && parts_.counters && parts_.steps && !saved_.left_out_any &&
+           frequency_.exists() == layout.has_frequency() && last_step_.exists() == layout.has_last_step() &&
+           last_time_.exists() == layout.has_last_time() && Column("counters/keys").exists() == counts &&
+           (saved_.delta || Column("bloom").exists() == (kind == AdmissionConfig::Kind::kBloom)) &&
+           Column("counters/last_step").exists() == (counts && admission->config().last_step) &&
+           Column("counters/last_time").exists() == (counts && admission->config().last_time);
+  }
+
+  // Of a delta: takes the rows and counts that went.
+  absl::Status Remove(EmbeddingTable* table) {
+    BundleColumn removed = Column("removed");
+    TF_RETURN_IF_ERROR(removed.Open(tensorflow::DT_INT64, -1, 0));
+    Admission* const counted = exact_ != nullptr ? exact_ : table->admission().get();
+    Tensor tensor;
+    for (const auto& [first, n] : removed.pieces()) {
+      TF_RETURN_IF_ERROR(removed.Read(first, n, &tensor));
+      const int64_t* const keys = tensor.flat<int64_t>().data();
+      table->EraseIf(keys, static_cast<size_t>(n), [](int64_t, const float*) { return true; });
+      if (counted == nullptr) continue;
+      counted->EraseIf(keys, static_cast<size_t>(n), [](const KeyCount&) { return true; });
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status LoadRows(EmbeddingTable* table, const Parallel& parallel) {
-    const auto room = table->Reserve(static_cast<uint64_t>(keys_.rows()));
+    const auto room = saved_.delta ? Status::Ok() : table->Reserve(static_cast<uint64_t>(keys_.rows()));
     if (!room.ok()) return Failed(room);
     const auto& pieces = keys_.pieces();
     std::vector<std::pair<int64_t, int64_t>> windows;
@@ -199,7 +147,7 @@ class TableLoader {
       }
       std::swap(current, next);
     }
-    if (table->size() != static_cast<uint64_t>(keys_.rows())) {
+    if (!saved_.delta && table->size() != static_cast<uint64_t>(keys_.rows())) {
       return absl::DataLossError(absl::StrCat(what_, "tensor '", keys_.name(), "' has ", keys_.rows(), " keys, but ",
                                               table->size(), " different ones"));
     }
@@ -339,7 +287,11 @@ class TableLoader {
                            has_step ? step_tensor.flat<int64_t>()(i) : now_.step,
                            has_time ? time_tensor.flat<int64_t>()(i) : now_.time_ms});
       }
-      PutCounts(std::move(counted), now_, table);
+      if (exact_ != nullptr) {
+        exact_->Put(counted.data(), counted.size());
+      } else {
+        PutCounts(std::move(counted), now_, table);
+      }
       counted = {};
     }
     return absl::OkStatus();
@@ -347,10 +299,12 @@ class TableLoader {
 
   BundleReader* reader_;
   const std::string what_;
+  const SavedTable& saved_;
   const std::string& name_;
   const EvConfig& config_;
   const CheckpointParts parts_;
   const Now now_;
+  Admission* const exact_;
   BundleColumn keys_;
   BundleColumn values_;
   std::vector<BundleColumn> slots_;
@@ -361,6 +315,27 @@ class TableLoader {
   bool has_last_step_ = false;
   bool has_last_time_ = false;
 };
+
+// Where counts one by one of several saves go into a Bloom filter: what takes them first. Null elsewhere.
+absl::Status ExactCounts(const ChainLink& whole, const std::string& name, const EvConfig& config,
+                         std::shared_ptr<Admission>* counts) {
+  const bool counted = whole.reader->Contains(TensorName(name, "counters/keys"));
+  if (!counted || config.admission.kind != AdmissionConfig::Kind::kBloom) return absl::OkStatus();
+  AdmissionConfig exact;
+  exact.kind = AdmissionConfig::Kind::kCounter;
+  Result<std::shared_ptr<Admission>> made = Admission::Create(exact);
+  if (!made.ok()) return ToTensorFlow(made.status());
+  *counts = made.Take();
+  return absl::OkStatus();
+}
+
+std::vector<KeyCount> AllCounts(const Admission& counts) {
+  std::vector<KeyCount> all;
+  for (size_t part = 0; part < counts.parts(); ++part) {
+    counts.Visit(part, [&all](const KeyCount& counted) { all.push_back(counted); });
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -394,21 +369,33 @@ void PutCounts(std::vector<KeyCount> counts, Now now, EmbeddingTable* table) {
 absl::Status LoadTable(BundleReader* reader, const std::string& prefix, const TablePlace& place, const EvConfig& config,
                        const CheckpointParts& parts, Now now, const Parallel& parallel,
                        std::shared_ptr<EmbeddingTable>* table) {
-  const std::string what = WhatOf(config, prefix);
-  Description description;
-  TF_RETURN_IF_ERROR(ReadDescription(reader, what, place.name, &description));
-  if (!place.key_dtype.empty() && !description.key_dtype.empty() && place.key_dtype != description.key_dtype) {
-    return absl::InvalidArgumentError(absl::StrCat(what, "its keys are ", description.key_dtype,
-                                                   ", the variable's are ", place.key_dtype,
-                                                   ": no key would be found"));
+  std::vector<ChainLink> chain;
+  TF_RETURN_IF_ERROR(OpenChain(reader, prefix, VariableOf(config), place.name, &chain));
+  for (const ChainLink& link : chain) {
+    if (!place.key_dtype.empty() && !link.table.key_dtype.empty() && place.key_dtype != link.table.key_dtype) {
+      return absl::InvalidArgumentError(absl::StrCat(CannotRestore(VariableOf(config), link.prefix), "its keys are ",
+                                                     link.table.key_dtype, ", the variable's are ", place.key_dtype,
+                                                     ": no key would be found"));
+    }
   }
-  if (now.step < 0) now.step = std::max<int64_t>(description.step, 0);
+  if (now.step < 0) now.step = std::max<int64_t>(chain.back().table.step, 0);
   Result<std::shared_ptr<EmbeddingTable>> made = MakeTable(config);
   if (!made.ok()) return ToTensorFlow(made.status());
-  TableLoader loader(reader, what, place.name, config, parts, now);
-  TF_RETURN_IF_ERROR(loader.Open(made.value()->layout(), description));
-  TF_RETURN_IF_ERROR(loader.LoadRows(made.value().get(), parallel));
-  TF_RETURN_IF_ERROR(loader.LoadCounters(made.value().get()));
+  EmbeddingTable* const loaded = made.value().get();
+  std::shared_ptr<Admission> counts;
+  if (chain.size() > 1) TF_RETURN_IF_ERROR(ExactCounts(chain.front(), place.name, config, &counts));
+  bool exact = true;
+  for (const ChainLink& link : chain) {
+    TableLoader loader(link, place.name, config, parts, now, counts.get());
+    TF_RETURN_IF_ERROR(loader.Open(loaded->layout()));
+    exact = exact && loader.IsExact(loaded->layout(), loaded->admission().get());
+    if (link.table.delta) TF_RETURN_IF_ERROR(loader.Remove(loaded));
+    TF_RETURN_IF_ERROR(loader.LoadRows(loaded, parallel));
+    TF_RETURN_IF_ERROR(loader.LoadCounters(loaded));
+  }
+  if (counts != nullptr) PutCounts(AllCounts(*counts), now, loaded);
+  loaded->EndMark();
+  if (exact) loaded->set_origin(chain.back().table.save);
   *table = made.Take();
   return absl::OkStatus();
 }

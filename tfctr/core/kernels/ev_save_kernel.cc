@@ -1,4 +1,4 @@
-// TfctrEvSave: tables into one bundle.
+// TfctrEvSave and TfctrEvSaveDelta: tables, or what changed in them, into one bundle.
 //
 // BundleWriter writes the data file under a temporary name, so what a killed process leaves is never taken for a
 // bundle; the next save of the same prefix removes it. Files are synced here, since stock TensorFlow doesn't: the
@@ -93,11 +93,13 @@ class Writeback {
   UniqueFd file_;
 };
 
+// TfctrEvSaveDelta has the identity of the save, and of each table what its delta begins at, before the handles.
 class EvSaveOp : public OpKernel {
  public:
-  explicit EvSaveOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit EvSaveOp(OpKernelConstruction* context) : OpKernel(context), delta_(type_string() == "TfctrEvSaveDelta") {
     OP_REQUIRES_OK(context, context->GetAttr("N", &count_));
     OP_REQUIRES_OK(context, GetPlaces(context, count_, &places_));
+    if (delta_) return;  // without some part it could not be continued
     OP_REQUIRES_OK(context, context->GetAttr("slots", &parts_.slots));
     OP_REQUIRES_OK(context, context->GetAttr("counters", &parts_.counters));
     OP_REQUIRES_OK(context, context->GetAttr("steps", &parts_.steps));
@@ -106,21 +108,22 @@ class EvSaveOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     tstring prefix;
     OP_REQUIRES_OK(context, GetScalar(context, 0, "prefix", &prefix));
-    const Tensor& steps = context->input(1);
-    OP_REQUIRES(context, steps.dims() == 1 && steps.NumElements() == count_,
-                absl::InvalidArgumentError(absl::StrCat(type_string(), ": step has shape ", steps.shape().DebugString(),
-                                                        ", expected [", count_, "]")));
+    const int64_t* steps = nullptr;
+    OP_REQUIRES_OK(context, PerTable(context, 1, "step", &steps));
+    Chain chain;
+    OP_REQUIRES_OK(context, ReadChain(context, &chain));
+    const int handles = context->num_inputs() - count_;
     std::vector<tensorflow::core::RefCountPtr<EvResource>> variables(static_cast<size_t>(count_));
-    for (int i = 0; i < count_; ++i) OP_REQUIRES_OK(context, GetEv(context, 2 + i, &variables[i]));
+    for (int i = 0; i < count_; ++i) OP_REQUIRES_OK(context, GetEv(context, handles + i, &variables[i]));
     std::vector<Now> nows;
     for (int i = 0; i < count_; ++i) {
-      nows.push_back(variables[i]->NowAt(steps.vec<int64_t>()(i)));
+      nows.push_back(variables[i]->NowAt(steps[i]));
       if (!variables[i]->config().evict_on_save || nows.back().step < 0) continue;
       EvictionResult result;
       const Status evicted = variables[i]->Evict(nows.back(), /*dry_run=*/false, &result);
       OP_REQUIRES(context, evicted.ok(), ToTensorFlow(evicted));
     }
-    const absl::Status saved = Save(prefix, nows, variables);
+    const absl::Status saved = Save(prefix, nows, chain, variables);
     if (!saved.ok()) RemoveFiles(prefix);
     OP_REQUIRES_OK(context, saved);
     Tensor* written = nullptr;
@@ -129,7 +132,37 @@ class EvSaveOp : public OpKernel {
   }
 
  private:
-  absl::Status Save(const std::string& prefix, const std::vector<Now>& nows,
+  struct Chain {
+    SaveIdentity identity;
+    const int64_t* since = nullptr;     // null: all tables are saved whole
+    const int64_t* instance = nullptr;  // of the table that `since` is a mark of
+  };
+
+  absl::Status PerTable(OpKernelContext* context, int input, const char* what, const int64_t** values) const {
+    const Tensor& tensor = context->input(input);
+    if (tensor.dims() != 1 || tensor.NumElements() != count_) {
+      return absl::InvalidArgumentError(absl::StrCat(type_string(), ": ", what, " has shape ",
+                                                     tensor.shape().DebugString(), ", expected [", count_, "]"));
+    }
+    *values = tensor.vec<int64_t>().data();
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadChain(OpKernelContext* context, Chain* chain) const {
+    if (!delta_) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(PerTable(context, 2, "since", &chain->since));
+    TF_RETURN_IF_ERROR(PerTable(context, 3, "instance", &chain->instance));
+    std::string* const to[] = {&chain->identity.save, &chain->identity.previous_name, &chain->identity.previous_save};
+    const char* const what[] = {"save", "previous_name", "previous_save"};
+    for (int i = 0; i < 3; ++i) {
+      tstring value;
+      TF_RETURN_IF_ERROR(GetScalar(context, 4 + i, what[i], &value));
+      *to[i] = value;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Save(const std::string& prefix, const std::vector<Now>& nows, const Chain& chain,
                     const std::vector<tensorflow::core::RefCountPtr<EvResource>>& variables) const {
     RemoveLeftovers(prefix);
     absl::Status status;
@@ -140,7 +173,11 @@ class EvSaveOp : public OpKernel {
       const auto written = [&writeback] { writeback.Begin(); };
       for (size_t i = 0; i < variables.size() && status.ok(); ++i) {
         const EvResource& variable = *variables[i];
-        status = SaveTable(variable.table(), variable.config_text(), places_[i], parts_, nows[i], written, &writer);
+        const std::shared_ptr<EmbeddingTable> table = variable.table();
+        // A table that took the place of the one that was marked is saved whole.
+        const int64_t since = chain.since != nullptr && table->instance() == chain.instance[i] ? chain.since[i] : -1;
+        status = SaveTable(table, variable.config_text(), places_[i], parts_, nows[i], chain.identity, since, written,
+                           &writer);
       }
       status.Update(writer.Finish());
     }
@@ -152,12 +189,14 @@ class EvSaveOp : public OpKernel {
                                                     prefix, "': ", status.message(), "; what was written is removed"));
   }
 
+  const bool delta_;
   int count_ = 0;
   std::vector<TablePlace> places_;
   CheckpointParts parts_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfctrEvSave").Device(tensorflow::DEVICE_CPU), EvSaveOp);
+REGISTER_KERNEL_BUILDER(Name("TfctrEvSaveDelta").Device(tensorflow::DEVICE_CPU), EvSaveOp);
 
 }  // namespace
 }  // namespace tfctr

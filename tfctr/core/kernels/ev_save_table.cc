@@ -222,6 +222,25 @@ absl::Status SaveCounters(const Admission& admission, const std::string& name, b
   return flush();
 }
 
+// Counts that changed, all of them: unlike above, none may be left out for want of a place.
+absl::Status SaveCounts(const std::vector<KeyCount>& counts, const AdmissionConfig& config, const std::string& name,
+                        BundleWriter* writer) {
+  const int64_t total = static_cast<int64_t>(counts.size());
+  std::vector<int64_t> values(counts.size());
+  const auto write = [&](const char* of, const auto& value) {
+    std::transform(counts.begin(), counts.end(), values.begin(), value);
+    Column column(writer, TensorName(name, absl::StrCat("counters/", of)), tensorflow::DT_INT64, total, 0);
+    return column.Append(values.data(), total);
+  };
+  TF_RETURN_IF_ERROR(write("keys", [](const KeyCount& counted) { return counted.key; }));
+  TF_RETURN_IF_ERROR(write("counts", [](const KeyCount& counted) { return static_cast<int64_t>(counted.count); }));
+  if (config.last_step) {
+    TF_RETURN_IF_ERROR(write("last_step", [](const KeyCount& counted) { return counted.last_step; }));
+  }
+  if (!config.last_time) return absl::OkStatus();
+  return write("last_time", [](const KeyCount& counted) { return counted.last_time_ms; });
+}
+
 absl::Status SaveBloom(const Admission& admission, const std::string& name, BundleWriter* writer) {
   const uint64_t bytes = admission.state_bytes();
   const uint64_t piece = std::min<uint64_t>(bytes, kSliceBytes);
@@ -235,15 +254,109 @@ absl::Status SaveBloom(const Admission& admission, const std::string& name, Bund
   return absl::OkStatus();
 }
 
-std::string Description(const std::string& config_json, const std::string& key_dtype, int64_t rows,
-                        const CheckpointParts& parts, Now now) {
+// `members`: further ones of the object, each with a comma behind it.
+std::string Description(const std::string& config_json, const std::string& key_dtype, int format, int64_t rows,
+                        const CheckpointParts& parts, Now now, const std::string& members) {
   std::vector<std::string> left_out;
   if (!parts.slots) left_out.emplace_back("\"slots\"");
   if (!parts.counters) left_out.emplace_back("\"counters\"");
   if (!parts.steps) left_out.emplace_back("\"steps\"");
-  return absl::StrCat("{\"format\": ", kEvBundleFormat, ", \"rows\": \"", rows, "\", \"step\": \"", now.step,
+  return absl::StrCat("{\"format\": ", format, ", ", members, "\"rows\": \"", rows, "\", \"step\": \"", now.step,
                       "\", \"time_ms\": \"", now.time_ms, "\", \"key_dtype\": ", JsonText(key_dtype),
                       ", \"left_out\": [", absl::StrJoin(left_out, ", "), "], \"table\": ", config_json, "}");
+}
+
+absl::Status SaveText(const std::string& name, const std::string& text, BundleWriter* writer) {
+  Tensor tensor(tensorflow::DT_STRING, TensorShape({}));
+  tensor.scalar<tensorflow::tstring>()() = text;
+  return writer->Add(name, tensor);
+}
+
+// What changed in a table since a mark. Memory: `most` bytes, or it is not known.
+struct Delta {
+  bool known = false;
+  std::vector<KeyCount> counts;
+  ChangedRows rows;
+};
+
+Delta DeltaOf(const Admission* admission, TableSnapshot* snapshot, uint32_t mark, uint64_t most) {
+  constexpr uint64_t kRowBytes = sizeof(int64_t) + sizeof(const float*);
+  Delta delta;
+  std::vector<int64_t> removed;
+  // Counters first, for the reason that SaveCounters has.
+  for (size_t part = 0; admission != nullptr && part < admission->parts(); ++part) {
+    const bool known = admission->VisitChanged(
+        part, mark, [&delta](const KeyCount& counted) { delta.counts.push_back(counted); }, &removed);
+    if (!known || delta.counts.size() > most / sizeof(KeyCount)) return Delta();
+  }
+  delta.rows = snapshot->Changes(mark, most / kRowBytes);
+  delta.known = delta.rows.known;
+  AppendTo(removed, &delta.rows.removed);
+  return delta;
+}
+
+// The keys that were removed and have no row of the delta, in order.
+std::vector<int64_t> Gone(const ChangedRows& changed) {
+  std::vector<int64_t> removed = changed.removed;
+  std::sort(removed.begin(), removed.end());
+  removed.erase(std::unique(removed.begin(), removed.end()), removed.end());
+  std::vector<bool> back(removed.size());
+  for (const int64_t key : changed.keys) {
+    const auto at = std::lower_bound(removed.begin(), removed.end(), key);
+    if (at != removed.end() && *at == key) back[static_cast<size_t>(at - removed.begin())] = true;
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < removed.size(); ++i) {
+    if (!back[i]) removed[kept++] = removed[i];
+  }
+  removed.resize(kept);
+  return removed;
+}
+
+absl::Status SaveChangedRows(const ChangedRows& changed, const RowLayout& layout, const std::function<void()>& written,
+                             TableSnapshot* snapshot, RowColumnsWriter* writer) {
+  const size_t rows = changed.rows.size();
+  const size_t slice_rows = static_cast<size_t>(SliceRows(layout.dim()));
+  RowBlock block;
+  for (size_t begin = 0; begin == 0 || begin < rows; begin += slice_rows) {
+    const size_t n = std::min(slice_rows, rows - begin);
+    snapshot->ReadRows(changed, begin, n, &block);
+    TF_RETURN_IF_ERROR(writer->Append(block, 0, static_cast<int64_t>(n)));
+    written();
+  }
+  return absl::OkStatus();
+}
+
+// `saved` stays false where the table is to be saved whole.
+absl::Status SaveDelta(const std::shared_ptr<EmbeddingTable>& table, const std::string& config_json,
+                       const TablePlace& place, Now now, const SaveIdentity& identity, uint32_t mark,
+                       const std::function<void()>& written, BundleWriter* writer, bool* saved) {
+  constexpr uint64_t kLeastMemory = 1 << 20;
+  const std::string& name = place.name;
+  const Admission* admission = table->admission().get();
+  TableSnapshot snapshot(table);
+  const Delta delta = DeltaOf(admission, &snapshot, mark, std::max(kLeastMemory, table->bytes() / 16));
+  if (!delta.known) return absl::OkStatus();
+  if (admission != nullptr && admission->config().kind == AdmissionConfig::Kind::kBloom) {
+    if (admission->ChangedSince(mark)) TF_RETURN_IF_ERROR(SaveBloom(*admission, name, writer));
+  } else if (admission != nullptr) {
+    TF_RETURN_IF_ERROR(SaveCounts(delta.counts, admission->config(), name, writer));
+  }
+  const int64_t rows = static_cast<int64_t>(delta.rows.rows.size());
+  RowColumnsWriter columns(table->layout(), name, CheckpointParts(), rows, writer);
+  TF_RETURN_IF_ERROR(SaveChangedRows(delta.rows, table->layout(), written, &snapshot, &columns));
+  const std::vector<int64_t> gone = Gone(delta.rows);
+  const int64_t removed = static_cast<int64_t>(gone.size());
+  TF_RETURN_IF_ERROR(
+      Column(writer, TensorName(name, "removed"), tensorflow::DT_INT64, removed, 0).Append(gone.data(), removed));
+  const std::string members = absl::StrCat("\"save\": ", JsonText(identity.save),
+                                           ", \"previous\": {\"name\": ", JsonText(identity.previous_name),
+                                           ", \"save\": ", JsonText(identity.previous_save), "}, \"removed\": \"",
+                                           removed, "\", \"table_rows\": \"", snapshot.rows(), "\", ");
+  *saved = true;
+  return SaveText(TensorName(name, "config"),
+                  Description(config_json, place.key_dtype, kEvDeltaFormat, rows, CheckpointParts(), now, members),
+                  writer);
 }
 
 }  // namespace
@@ -263,8 +376,14 @@ absl::Status GetPlaces(tensorflow::OpKernelConstruction* context, int count, std
 }
 
 absl::Status SaveTable(const std::shared_ptr<EmbeddingTable>& table, const std::string& config_json,
-                       const TablePlace& place, const CheckpointParts& parts, Now now,
-                       const std::function<void()>& written, BundleWriter* writer) {
+                       const TablePlace& place, const CheckpointParts& parts, Now now, const SaveIdentity& identity,
+                       int64_t since, const std::function<void()>& written, BundleWriter* writer) {
+  if (since >= 0 && table->layout().has_change()) {
+    bool saved = false;
+    TF_RETURN_IF_ERROR(
+        SaveDelta(table, config_json, place, now, identity, static_cast<uint32_t>(since), written, writer, &saved));
+    if (saved) return absl::OkStatus();
+  }
   const std::string& name = place.name;
   const Admission* admission = table->admission().get();
   if (admission != nullptr && parts.counters) {
@@ -278,9 +397,10 @@ absl::Status SaveTable(const std::shared_ptr<EmbeddingTable>& table, const std::
   const int64_t rows = static_cast<int64_t>(snapshot.rows());
   RowColumnsWriter columns(table->layout(), name, parts, rows, writer);
   TF_RETURN_IF_ERROR(SaveRows(&snapshot, table->layout(), written, &columns));
-  Tensor description(tensorflow::DT_STRING, TensorShape({}));
-  description.scalar<tensorflow::tstring>()() = Description(config_json, place.key_dtype, rows, parts, now);
-  return writer->Add(TensorName(name, "config"), description);
+  const std::string members =
+      identity.save.empty() ? std::string() : absl::StrCat("\"save\": ", JsonText(identity.save), ", ");
+  return SaveText(TensorName(name, "config"),
+                  Description(config_json, place.key_dtype, kEvBundleFormat, rows, parts, now, members), writer);
 }
 
 }  // namespace tfctr

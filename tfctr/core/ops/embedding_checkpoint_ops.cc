@@ -10,6 +10,9 @@
 //   NAME/last_step, NAME/last_time   int64 [n]        where it keeps them; last_time in milliseconds since 1970
 //   NAME/counters/keys, counters/counts, counters/last_step, counters/last_time   int64 [m]  keys not admitted yet
 //   NAME/bloom               uint8 [bytes]            a Bloom filter's cells
+// A delta has the same tensors of the rows and counters that changed since the save before it, `bloom` only if it
+// changed, and
+//   NAME/removed             int64 [r], in order      keys whose row, or count, went; some have a count again
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -72,6 +75,63 @@ slots, counters, steps: false leaves optimizer slots; frequency and counters of 
 written: `prefix`, once the bundle is whole.
 )doc");
 
+REGISTER_OP("TfctrEvMark")
+    .Input("handle: resource")
+    .Output("instance: int64")
+    .Output("mark: int64")
+    .Output("origin: string")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(AllScalars(c));
+      for (int i = 0; i < 3; ++i) c->set_output(i, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Ends a table's mark: what is written from now on has changed since it. Waits for updates that are on their way.
+
+instance: a random number of the table's contents: a restore puts others in their place.
+mark: the one that ended, for TfctrEvSaveDelta; -1 where the table does not remember changes.
+origin: the save that the table was exactly restored from, up to the end of mark 1; "" for none.
+)doc");
+
+REGISTER_OP("TfctrEvSaveDelta")
+    .Input("prefix: string")
+    .Input("step: int64")
+    .Input("since: int64")
+    .Input("instance: int64")
+    .Input("save: string")
+    .Input("previous_name: string")
+    .Input("previous_save: string")
+    .Input("handles: N * resource")
+    .Output("written: string")
+    .Attr("N: int >= 1")
+    .Attr("names: list(string) >= 1")
+    .Attr("key_dtypes: list(string) = []")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle unused;
+      const DimensionHandle tables = c->MakeDim(c->num_inputs() - 7);
+      for (int i = 0; i < c->num_inputs(); ++i) {
+        const bool per_table = i >= 1 && i <= 3;
+        TF_RETURN_IF_ERROR(c->WithRank(c->input(i), per_table ? 1 : 0, &unused));
+        if (per_table) TF_RETURN_IF_ERROR(c->Merge(c->input(i), c->Vector(tables), &unused));
+      }
+      c->set_output(0, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+TfctrEvSave of what changed: rows that were written since a mark, counts likewise, and NAME/removed, the keys whose row
+or count went. NAME/config has format 2 and says which save this follows; TfctrEvRestore of a delta reads those before
+it from the same folder.
+
+A table is saved whole, as by TfctrEvSave, where `since` is -1, where it is not the `instance` that was marked, and where
+so much changed that a delta would take much memory and be no smaller.
+
+since, instance: [N], what TfctrEvMark gave before the save that this one follows.
+save: a random name of this save.
+previous_name, previous_save: file name of the prefix of the save that this one follows, and its `save`.
+)doc");
+
 REGISTER_OP("TfctrEvRestore")
     .Input("prefix: string")
     .Input("step: int64")
@@ -86,7 +146,8 @@ REGISTER_OP("TfctrEvRestore")
     .SetShapeFn(PrefixStepsTables)
     .Doc(R"doc(
 Replaces the contents of tables by what TfctrEvSave wrote. New tables are built aside and take their place together:
-after an error every table is what it was, and a lookup meanwhile sees the old or the new rows, never some of both.
+after an error every table is what it was, and a lookup meanwhile sees the old or the new rows, never some of both. A
+delta is restored with the saves that it builds upon, which lie in its folder.
 
 key_dtypes: a table of one key dtype refuses the rows of another, whose keys would never be found.
 step: [N], for each table the last step of its rows where the checkpoint has none or `steps` is false; -1 takes the step

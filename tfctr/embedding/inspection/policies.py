@@ -203,7 +203,7 @@ class _Keyed:
 
     def take(self, rule: Rule, most: int) -> np.ndarray:
         """Takes at most `most` of what the rule takes, the least first; of equals the smaller key. Their keys."""
-        rank = self._ranks.get(_ORDERED_BY[rule.kind])
+        rank = self._ranks.get(ORDERED_BY[rule.kind])
         if rank is None or most == 0:
             return np.zeros(0, np.int64)
         open_to = self._there & self._judged(rule, rank)
@@ -233,7 +233,7 @@ class _Keyed:
         return rank < youngest if youngest <= _INT64_HIGH else np.ones(len(rank), bool)
 
 
-_ORDERED_BY = {"step": "last_step", "ttl": "last_time", "l2": "norm", "lru": "last_step", "lfu": "frequency"}
+ORDERED_BY = {"step": "last_step", "ttl": "last_time", "l2": "norm", "lru": "last_step", "lfu": "frequency"}
 
 
 class _Population(_Keyed):
@@ -242,7 +242,7 @@ class _Population(_Keyed):
     def __init__(self, table: Table, rules: Sequence[Rule], now: Now, progress: Progress) -> None:
         ranks: dict[str, np.ndarray] = {}
         for rule in rules:
-            name = _ORDERED_BY[rule.kind]
+            name = ORDERED_BY[rule.kind]
             if rule.kind == "step" and now.step is None:
                 raise UsageError(f"{table.describe()} does not know its step: give --step")
             if rule.kind == "ttl" and now.time_ms is None:

@@ -42,6 +42,7 @@ class Table:
       columns: "keys" int64 [rows], "values" float32 [rows, dim], "slots/NAME" float32 [rows, width], and "frequency",
         "last_step", "last_time" int64 [rows] where they are kept; last_time in milliseconds since 1970.
       counters: the same of keys that have no row yet, by the names of COUNTERS; BLOOM, the cells of a Bloom filter.
+      description: NAME/config of a checkpoint as it stands there, "" elsewhere.
       config: the table's configuration (tfctr/core/embedding/config.h); None where it is not known.
       step, time_ms: of the save; None where not known.
       key_dtype: "int64", "string" (the keys are fingerprints) or "": not known.
@@ -55,6 +56,7 @@ class Table:
     dim: int
     columns: Mapping[str, Column]
     counters: Mapping[str, Column] = dataclasses.field(default_factory=dict)
+    description: str = ""
     config: Mapping[str, Any] | None = None
     step: int | None = None
     time_ms: int | None = None
@@ -220,7 +222,7 @@ def _table(prefix: str, folder: str, entries: Mapping[str, Mapping[str, Any]]) -
     """The table whose tensors begin with `folder` ("users/", or "" of a root), and their keys."""
     name = folder.removesuffix("/") or ROOT
     where = f"{prefix}: table {name!r}"
-    told = _description(prefix, folder + "config", where)
+    text, told = _description(prefix, folder + "config", where)
     parts: dict[str, Column] = {}
     used = {folder + "config"}
     for key in entries:
@@ -242,6 +244,7 @@ def _table(prefix: str, folder: str, entries: Mapping[str, Mapping[str, Any]]) -
         dim=dim,
         columns=_ordered(parts),
         counters={part: parts[part] for part in (*COUNTERS, BLOOM) if part in parts},
+        description=text,
         config=config if isinstance(config, dict) else None,
         step=_step(told),
         time_ms=_whole(told.get("time_ms")),
@@ -261,17 +264,31 @@ def _ordered(parts: Mapping[str, Column]) -> dict[str, Column]:
     return {part: parts[part] for part in ("keys", "values", *slots, *ROW_COUNTS) if part in parts}
 
 
-def _description(prefix: str, key: str, where: str) -> dict[str, Any]:
+def _description(prefix: str, key: str, where: str) -> tuple[str, dict[str, Any]]:
     native = library.native()
     try:
-        told = json.loads(bytes(native.read_tensor(prefix, key).item()))
+        text = bytes(native.read_tensor(prefix, key).item()).decode()
     except native.CorruptFile as error:
         raise CorruptFileError(str(error)) from None
-    except (ValueError, UnicodeDecodeError):
+    except UnicodeDecodeError:
+        text = ""
+    return text, read_description(text, f"{where}: tensor {key!r}")
+
+
+def read_description(text: str, where: str) -> dict[str, Any]:
+    """What NAME/config says.
+
+    Raises:
+      CorruptFileError: it is not what a save writes.
+      VersionError: it was written by a newer tfctr.
+    """
+    try:
+        told = json.loads(text)
+    except ValueError:
         told = None
     number = told.get("format") if isinstance(told, dict) else None
     if not isinstance(number, int | float) or number < 1:
-        raise CorruptFileError(f"{where}: tensor {key!r} does not say the format, expected JSON with a number 'format'")
+        raise CorruptFileError(f"{where} does not say the format, expected JSON with a number 'format'")
     if number > FORMAT:
         raise VersionError(
             f"{where} is of format {number:g}, written by a newer tfctr; this one reads formats up to {FORMAT}"
