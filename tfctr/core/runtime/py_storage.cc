@@ -13,7 +13,10 @@
 
 #include "tfctr/core/runtime/py_storage_support.h"
 #include "tfctr/core/storage/crc32c.h"
+#include "tfctr/core/storage/delta_file.h"
+#include "tfctr/core/storage/hash_file.h"
 #include "tfctr/core/storage/other_format.h"
+#include "tfctr/core/storage/overlay_file.h"
 #include "tfctr/core/storage/store.h"
 
 namespace py = pybind11;
@@ -78,6 +81,22 @@ py::dict FileInfo(const std::string& path) {
     info["name"] = table->name();
     info["dtype"] = DTypeName(table->dtype());
     info["shape"] = py::tuple(py::cast(table->shape()));
+  } else if (opened.value()->kind() == FileKind::kHash) {
+    const auto hash = Unwrap(HashFile::FromContainer(opened.Take()));
+    info["name"] = hash->name();
+    info["dtype"] = "float32";
+    info["storage"] = DTypeName(hash->storage());
+    info["shape"] = py::make_tuple(hash->size(), hash->dim());
+  } else if (opened.value()->kind() == FileKind::kOverlay) {
+    const auto overlay = Unwrap(OverlayFile::FromContainer(opened.Take()));
+    info["name"] = overlay->name();
+    info["dtype"] = DTypeName(overlay->shape().dtype);
+    info["shape"] = py::make_tuple(overlay->rows(), overlay->shape().width);
+  } else if (opened.value()->kind() == FileKind::kDelta) {
+    const auto delta = Unwrap(DeltaFile::FromContainer(opened.Take()));
+    info["name"] = delta->name();
+    info["dtype"] = DTypeName(delta->shape().dtype);
+    info["shape"] = py::make_tuple(delta->rows(), delta->shape().width);
   } else {
     const auto vocab = Unwrap(VocabFile::FromContainer(opened.Take()));
     info["name"] = vocab->name();
