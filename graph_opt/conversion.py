@@ -19,8 +19,8 @@ from graph_opt.counts import disk_needed, op_count, pruned
 from graph_opt.dense_check import check_dense, enter_dense, enter_verdicts
 from graph_opt.describe import boundary, describe, feature_names
 from graph_opt.finish import finish, write_state
-from graph_opt.hash_files import lookup_files
-from graph_opt.item import GraphItem
+from graph_opt.hash_files import HASH, file_bytes, lookup_files
+from graph_opt.item import GraphItem, StoreFile
 from graph_opt.lookup_spec import LookupSpec
 from graph_opt.narrowing import widened
 from graph_opt.option_checks import check_options
@@ -374,7 +374,9 @@ def recognised(item: GraphItem) -> tuple[list[dict[str, Any]], list[LookupSpec]]
     return lookups, [c.spec for c in candidates]
 
 
-def _size(file: Any) -> int:
+def _size(file: StoreFile) -> int:
+    if file.kind == HASH:
+        return file_bytes(*file.shape)
     return math.prod(file.shape) * item_size(file.dtype) if file.kind == "table" else file.bytes
 
 

@@ -49,6 +49,21 @@ def add_hash(item: GraphItem, checkpoint: Checkpoint, place: str, name: str) -> 
     return len(item.files) - 1
 
 
+def add_built_hash(
+    item: GraphItem, name: str, keys: npt.NDArray[np.int64], rows: npt.NDArray[np.float32], default: Any
+) -> int:
+    """Makes a hash file of given rows [n, dim] and the default row [dim]; its index in ``item.files``."""
+    path = new_path(item, name, ".hash")
+    assert path is not None
+    info = build_hash_file(path, name, keys, rows, np.asarray(default, np.float32))
+    file = StoreFile(
+        kind=HASH, path=path, name=name, dtype="float32", shape=rows.shape, source=name, bytes=path.stat().st_size,
+        fingerprint=info["fingerprint"],
+    )  # fmt: skip
+    item.files.append(file)
+    return len(item.files) - 1
+
+
 def lookup_files(item: GraphItem, view: GraphView) -> dict[str, StoreFile]:
     """The file of every node that rows of tables are read by: TfctrTable, TfctrHashLookup."""
     found = {node: item.files[index] for node, index in item.tables.items() if node in view}

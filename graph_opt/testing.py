@@ -4,8 +4,8 @@
     after = assert_rewrites(my_pass, item, feeds={"ids": ids})
     print(graph_text(after))
 
-``build`` is called inside a fresh graph, gets its tables (``TfctrTable`` tensors) and vocabularies, and returns the
-outputs.
+``build`` is called inside a fresh graph, gets its tables (``TfctrTable`` tensors), frozen embedding variables and
+vocabularies, and returns the outputs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tensorflow.core.framework import node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from graph_opt.finish import finish
+from graph_opt.hash_files import add_built_hash
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.report import Pass, PassOutcome
@@ -35,14 +36,21 @@ SIGNATURE = "serving_default"
 
 
 class Tables:
-    """What ``build`` gets: tables and vocabularies by name, as tensors and lookups of the graph being built."""
+    """What ``build`` gets: tables, frozen embedding variables and vocabularies by name, as tensors and lookups of the
+    graph being built.
+    """
 
     def __init__(
-        self, tensors: Mapping[str, tf.Tensor], store: tf.Tensor | None, vocabularies: Mapping[str, int]
+        self,
+        tensors: Mapping[str, tf.Tensor],
+        store: tf.Tensor | None,
+        vocabularies: Mapping[str, int],
+        embeddings: Mapping[str, tuple[int, int]],
     ) -> None:
         self._tensors = tensors
         self._store = store
         self._vocabularies = vocabularies
+        self._embeddings = embeddings
 
     def __getitem__(self, name: str) -> tf.Tensor:
         """The table ``name`` as a tensor [V, D]."""
@@ -54,34 +62,42 @@ class Tables:
             self._store, keys, tf.constant(default, tf.int64), index=self._vocabularies[vocabulary]
         )
 
+    def rows(self, embedding: str, keys: tf.Tensor) -> tf.Tensor:
+        """Rows of int64 keys in a frozen embedding variable, keys.shape + [D]."""
+        index, dim = self._embeddings[embedding]
+        return load().tfctr_hash_lookup(self._store, keys, index=index, dim=dim)
+
 
 def graph_item(
     build: Callable[[Tables], Mapping[str, tf.Tensor]],
     *,
     tables: Mapping[str, np.ndarray] | None = None,
     vocabularies: Mapping[str, Mapping[Any, int]] | None = None,
+    embeddings: Mapping[str, Mapping[int | None, Any]] | None = None,
     work_dir: Path,
 ) -> GraphItem:
     """A reference graph: what a pass sees once tables and vocabularies are files.
 
     build: gets :class:`Tables`, makes the graph with ``tf.compat.v1.placeholder(dtype, shape, name)`` for the inputs,
     and
-    returns outputs by name. tables: float arrays [V, D]. vocabularies: key (str, bytes or int) -> row. work_dir: for
-    their files.
+    returns outputs by name. tables: float arrays [V, D]. vocabularies: key (str, bytes or int) -> row. embeddings: of a
+    frozen embedding variable, int64 key -> row of floats, None -> the default row. work_dir: for their files.
     The item has one signature, ``serving_default``, whose inputs are the placeholders by name.
     """
     item = GraphItem(graph_def=tf.compat.v1.GraphDef(), signatures={}, store_name="tfctr_test", work_dir=Path(work_dir))
     view = GraphView(item.graph_def)
     nodes = {name: table_node(item, view, add_array(item, value, name)) for name, value in (tables or {}).items()}
     found = {name: _add_vocabulary(item, name, entries) for name, entries in (vocabularies or {}).items()}
-    if found:
+    frozen = {name: _add_embedding(item, name, rows) for name, rows in (embeddings or {}).items()}
+    if found or frozen:
         store_node(item, view)
     load()
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(item.graph_def, name="")
         store = graph.get_tensor_by_name(f"{item.store_node}:0") if item.store_node else None
-        given = Tables({name: graph.get_tensor_by_name(f"{node}:0") for name, node in nodes.items()}, store, found)
+        tensors = {name: graph.get_tensor_by_name(f"{node}:0") for name, node in nodes.items()}
+        given = Tables(tensors, store, found, frozen)
         outputs = {name: tf.identity(value, name=f"output/{name}") for name, value in build(given).items()}
     item.graph_def.CopyFrom(graph.as_graph_def())
     inputs = [op.outputs[0] for op in graph.get_operations() if op.type == "Placeholder"]
@@ -202,6 +218,14 @@ def _add_vocabulary(item: GraphItem, name: str, entries: Mapping[Any, int]) -> i
     keys = [k.encode() if isinstance(k, str) else k for k in entries]
     dtype = "int64" if keys and isinstance(keys[0], int) else "string"
     return add_vocabulary(item, name, f"test {name}", keys, np.asarray(list(entries.values()), np.int64), dtype)
+
+
+def _add_embedding(item: GraphItem, name: str, rows: Mapping[int | None, Any]) -> tuple[int, int]:
+    """Index and width of the hash file of ``rows``."""
+    keys = np.array([key for key in rows if key is not None], np.int64)
+    default = np.asarray(rows[None], np.float32)
+    values = np.array([rows[int(key)] for key in keys], np.float32).reshape(len(keys), len(default))
+    return add_built_hash(item, name, keys, values, default), len(default)
 
 
 def _signature(inputs: Mapping[str, tf.Tensor], outputs: Mapping[str, tf.Tensor]) -> meta_graph_pb2.SignatureDef:

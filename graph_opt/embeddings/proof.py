@@ -22,8 +22,8 @@ import tensorflow as tf
 from graph_opt.embeddings.calls import LOOKUP_OP, EvLookup, read_call
 from graph_opt.embeddings.lowering import lower
 from graph_opt.finish import finish
-from graph_opt.hash_files import build_hash_file
-from graph_opt.item import GraphItem, StoreFile
+from graph_opt.hash_files import add_built_hash
+from graph_opt.item import GraphItem
 from graph_opt.sessions import ItemSession
 from graph_opt.store_files import store_node
 from graph_opt.view import GraphView, node_of
@@ -51,18 +51,19 @@ def prove_lowering(lookups: Sequence[tuple[EvLookup, Mapping[str, Any]]]) -> dic
     """Proves every kind of lookup among ``lookups`` (each with its table's configuration); what was done, for the
     report. UsageError names a variable whose lookup gives other numbers.
     """
-    kinds: dict[_Kind, str] = {}
+    kinds: dict[_Kind, Mapping[str, Any]] = {}
     for lookup, config in lookups:
         kind = _Kind(lookup.combiner, lookup.weights is not None, lookup.max_norm, lookup.dim)
-        kinds.setdefault(kind, str(config["name"]))
+        kinds.setdefault(kind, config)
     worst = 0.0
     with tempfile.TemporaryDirectory(prefix="tfctr-embeddings-") as folder:
-        for kind, name in kinds.items():
-            difference = _difference(kind, Path(folder))
+        for kind, config in kinds.items():
+            difference = _difference(kind, config, Path(folder))
             if not difference <= TOLERANCE:
                 raise UsageError(
-                    f"embedding variable {name!r}: its lookup ({_words(kind)}) gives other numbers as stock operations "
-                    f"over a hash file: they differ by {difference:.3g} of the largest, expected {TOLERANCE:g} at most"
+                    f"embedding variable {config['name']!r}: its lookup ({_words(kind)}) gives other numbers as stock "
+                    f"operations over a hash file: they differ by {difference:.3g} of the largest, expected at most "
+                    f"{TOLERANCE:g}"
                 )
             worst = max(worst, difference)
     told = f"{len(kinds)} kinds of lookups give what TfctrEvLookup gives, within {worst:.1e}"
@@ -76,12 +77,12 @@ def _words(kind: _Kind) -> str:
     return ", ".join(found)
 
 
-def _difference(kind: _Kind, folder: Path) -> float:
+def _difference(kind: _Kind, config: Mapping[str, Any], folder: Path) -> float:
     """The largest difference between both, relative to the largest sum of magnitudes."""
     random = np.random.default_rng(len(kind.combiner) + kind.dim)
     scale = 1.0 if kind.max_norm is None else kind.max_norm / kind.dim**0.5
     rows = (random.normal(size=(len(_KEYS) + 1, kind.dim)) * scale).astype(np.float32)
-    item, outputs = _both(kind, rows, folder)
+    item, outputs = _both(kind, config, rows, folder)
     feeds = _feeds(kind, random)
     with ItemSession(item) as session:
         live, frozen = session.run(list(outputs), feeds)
@@ -107,28 +108,27 @@ def _feeds(kind: _Kind, random: np.random.Generator) -> dict[str, Any]:
     return feeds
 
 
-def _both(kind: _Kind, rows: np.ndarray, folder: Path) -> tuple[GraphItem, tuple[str, str]]:
+def _both(kind: _Kind, config: Mapping[str, Any], rows: np.ndarray, folder: Path) -> tuple[GraphItem, tuple[str, str]]:
     """An item with a live table, filled when it is asked, and a hash file of the same rows; the two results."""
-    path = folder / f"{uuid.uuid4().hex}.hash"
-    info = build_hash_file(path, "proof", _KEYS, rows[:-1], rows[-1])
-    item = GraphItem(graph_def=tf.compat.v1.GraphDef(), signatures={}, store_name=f"tfctr/proof/{path.stem}")
-    shape, size = (len(_KEYS), kind.dim), path.stat().st_size
-    file = StoreFile(kind="hash", path=path, name="proof", dtype="float32", shape=shape, source="proof", bytes=size)
-    item.files.append(dataclasses.replace(file, fingerprint=info["fingerprint"]))
+    name = uuid.uuid4().hex
+    item = GraphItem(
+        graph_def=tf.compat.v1.GraphDef(), signatures={}, store_name=f"tfctr/proof/{name}", work_dir=folder
+    )
+    index = add_built_hash(item, name, _KEYS, rows[:-1], rows[-1])
     with tf.Graph().as_default() as graph:
-        live = _live(kind, rows, path.stem)
+        live = _live(kind, {**config, **_PLAIN}, rows, name)
     item.graph_def.CopyFrom(graph.as_graph_def(add_shapes=False))
     view = GraphView(item.graph_def)
     (lookup,) = read_call(view, view.node(node_of(live)))
-    frozen = lower(view, "frozen", store_node(item, view), 0, lookup)
+    frozen = lower(view, "frozen", store_node(item, view), index, lookup)
     finish(item)
     return item, (live, f"{frozen}:0")
 
 
-def _live(kind: _Kind, rows: np.ndarray, name: str) -> str:
+def _live(kind: _Kind, config: Mapping[str, Any], rows: np.ndarray, name: str) -> str:
     """The live table's lookup in the current graph."""
     ops = library.load()
-    config = {**_CONFIG, "name": name, "dim": kind.dim, "default_value": [float(v) for v in rows[-1]]}
+    config = {**config, "name": name, "default_value": [float(v) for v in rows[-1]]}
     keys = tf.compat.v1.placeholder(tf.int64, [None], "keys")
     splits = [tf.compat.v1.placeholder(tf.int64, [None], "splits")] if kind.combiner else []
     weights = [tf.compat.v1.placeholder(tf.float32, [None], "weights")] if kind.weighted else []
@@ -149,8 +149,8 @@ def _live(kind: _Kind, rows: np.ndarray, name: str) -> str:
     return found.name
 
 
-_CONFIG = {
-    "format": 1, "shards": 1, "seed": "0", "initializer": {"kind": "constant", "value": 0.0}, "optimizer": None,
-    "clip": None, "admission": None, "eviction": [], "evict_every_steps": 0, "evict_on_save": False,
-    "frequency": False, "last_step": False, "last_time": False, "max_bytes": 0, "expected_rows": 0,
+# What a table that is only read needs nothing of.
+_PLAIN: dict[str, Any] = {
+    "optimizer": None, "clip": None, "admission": None, "eviction": [], "evict_every_steps": 0, "evict_on_save": False,
+    "max_bytes": 0, "expected_rows": 0, "shards": 1,
 }  # fmt: skip

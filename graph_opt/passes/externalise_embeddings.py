@@ -9,10 +9,10 @@ counts in a signature, lookups inside control flow.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import NoReturn
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
-import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from graph_opt.embeddings.calls import LOOKUP_OP, EvLookup, read_call, table_config, training_input
@@ -24,10 +24,10 @@ from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
 from graph_opt.report import PassOutcome
-from graph_opt.resources import cut_loose, drop_control, uses_of
+from graph_opt.resources import CONTROL_FLOW, cut_loose, uses_of
 from graph_opt.restore_map import EMBEDDING_VARIABLE
 from graph_opt.store_files import Checkpoint, store_node
-from graph_opt.view import GraphView, canonical
+from graph_opt.view import GraphView, canonical, is_control
 from tfctr.errors import UsageError
 
 OPTIONS = ()
@@ -49,21 +49,24 @@ def externalise_embeddings(item: GraphItem, options: ConvertOptions) -> PassOutc
     del options
     view = GraphView(item.graph_def)
     needed = view.ancestors(item.keep())
-    groups = [[n for n in names if n in needed] for names in _variables(view).values()]
-    groups = [names for names in groups if names]
-    if not groups:
+    handles = {name: names for names in _variables(view).values() for name in names if name in needed}
+    if not handles:
         return PassOutcome()
-    for names in groups:
-        _check_uses(item, view, names, needed)
+    for name in handles:
+        _check_uses(item, view, name, needed)
     calls = {n.name: read_call(view, n) for n in view if n.op == LOOKUP_OP and n.name in needed}
-    proof = prove_lowering([(lookup, table_config(view.node(lookup.handle))) for c in calls.values() for lookup in c])
+    proof: dict[str, Any] = {}
+    if item.work_dir is not None:
+        configs = {name: table_config(view.node(name)) for name in handles}
+        proof = prove_lowering([(lookup, configs[lookup.handle]) for call in calls.values() for lookup in call])
     checkpoint = Checkpoint((item.source_path or _no_source()) / "variables" / "variables")
-    file_of = {name: _add_file(item, view, checkpoint, names) for names in groups for name in names}
-    store = store_node(item, view)
-    for name, lookups in calls.items():
-        _replace(item, view, name, [lower(view, f"{name}/{i}", store, file_of[one.handle], one)
-                                    for i, one in enumerate(lookups)])  # fmt: skip
-    cut_loose(view, [node for names in groups for name in names for node in (name, *uses_of(view, name).chain)])
+    looked_up = dict.fromkeys(lookup.handle for call in calls.values() for lookup in call)
+    file_of = {name: _add_file(item, view, checkpoint, handles[name]) for name in looked_up}
+    for name, call in calls.items():
+        store = store_node(item, view)
+        _replace(view, name, [lower(view, f"{name}/{i}", store, file_of[o.handle], o) for i, o in enumerate(call)])
+    for name in handles:
+        cut_loose(view, [name, *uses_of(view, name).chain])
     prune(item)
     return _outcome(item, calls, file_of, proof)
 
@@ -81,18 +84,17 @@ def _variables(view: GraphView) -> dict[tuple[bytes, bytes], list[str]]:
     return groups
 
 
-def _check_uses(item: GraphItem, view: GraphView, handles: list[str], needed: set[str]) -> None:
+def _check_uses(item: GraphItem, view: GraphView, handle: str, needed: set[str]) -> None:
     fed = set(item.feeds())
-    for handle in handles:
-        for user, _ in uses_of(view, handle).nodes:
-            if user.name not in needed:
-                continue
-            if user.op != LOOKUP_OP:
-                kind = "in_body" if user.op in FUNCTIONALS else "used"
-                _refuse(item, view, handle, user, kind, op=user.op)
-            training = training_input(view, user, fed)
-            if training is not False:
-                _refuse(item, view, handle, user, "training", value=training or "a value that is not constant")
+    for user, _ in uses_of(view, handle).nodes:
+        if user.name not in needed:
+            continue
+        if user.op != LOOKUP_OP:
+            kind = "in_body" if user.op in FUNCTIONALS or user.op in CONTROL_FLOW else "used"
+            _refuse(item, view, handle, user, kind, op=user.op)
+        training = training_input(view, user, fed)
+        if training is not False:
+            _refuse(item, view, handle, user, "training", value=training or "a value that is not constant")
 
 
 def _refuse(
@@ -119,15 +121,14 @@ def _add_file(item: GraphItem, view: GraphView, checkpoint: Checkpoint, handles:
     return add_hash(item, checkpoint, place, name)
 
 
-def _replace(item: GraphItem, view: GraphView, name: str, results: list[str]) -> None:
+def _replace(view: GraphView, name: str, results: list[str]) -> None:
     """Readers of the call read ``results``; a call that is itself an output keeps its name."""
     node = view.node(name)
-    controls = [i for i in node.input if i not in drop_control(node)]
+    waits = [i for i in node.input if is_control(i)]
     for port, result in enumerate(results):
-        view.replace_tensor(f"{canonical(name).removesuffix(':0')}:{port}", canonical(result))
-        for control in controls:  # what the call waited for, its first node that has no other input waits for
-            reader = view.producer(result)
-            view.set_inputs(reader.name, [*reader.input, *(c for c in [control] if c not in reader.input)])
+        view.replace_tensor(f"{name}:{port}", canonical(result))
+        made = view.producer(result)
+        view.set_inputs(made.name, [*made.input, *(w for w in waits if w not in made.input)])
     view.set_inputs(name, results)
     node.op = "IdentityN"
     node.attr.clear()
@@ -135,22 +136,16 @@ def _replace(item: GraphItem, view: GraphView, name: str, results: list[str]) ->
 
 
 def _outcome(
-    item: GraphItem, calls: dict[str, list[EvLookup]], file_of: dict[str, int], proof: dict[str, object]
+    item: GraphItem, calls: Mapping[str, Sequence[EvLookup]], file_of: Mapping[str, int], proof: dict[str, Any]
 ) -> PassOutcome:
-    lookups: dict[int, int] = defaultdict(int)
-    for call in calls.values():
-        for one in call:
-            lookups[file_of[one.handle]] += 1
-    tables = [
-        {
-            "table": item.files[k].name,
-            "index": k,
-            "rows": item.files[k].shape[0],
-            "dim": item.files[k].shape[1],
-            "lookups": lookups[k],
-        }
-        for k in sorted(set(file_of.values()))
-    ]
-    rows = int(np.sum([item.files[k].shape[0] for k in set(file_of.values())]))
-    notes = (f"{len(tables)} embedding variables became hash files with {rows} rows", str(proof["told"]))
-    return PassOutcome(fired=len(tables), notes=notes, details={"tables": tables, "proof": proof})
+    lookups = Counter(file_of[lookup.handle] for call in calls.values() for lookup in call)
+    tables = []
+    for index in sorted(lookups):
+        rows, dim = item.files[index].shape
+        tables.append(
+            {"table": item.files[index].name, "index": index, "rows": rows, "dim": dim, "lookups": lookups[index]}
+        )
+    total = sum(table["rows"] for table in tables)
+    notes = [f"{len(tables)} embedding variables became hash files of {total} rows"] if tables else []
+    notes += [proof["told"]] if tables and proof else []
+    return PassOutcome(fired=len(tables), notes=tuple(notes), details={"tables": tables, "proof": proof})
