@@ -31,6 +31,9 @@ std::string PathOf(const pybind11::object& path);
 // The dict that `file_info` returns.
 pybind11::dict FileInfo(const std::string& path);
 
+// Adds the functions over hash files and the class HashTable; called by BindStorage.
+void BindHashTables(pybind11::module_& module);
+
 // Adds the functions over checkpoints; called by BindStorage.
 void BindCheckpoint(pybind11::module_& module);
 
