@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graph_opt.hash_files import file_bytes, table_shape
+from graph_opt.hash_files import file_bytes, table_shape, tensor_key
 from graph_opt.item import GraphItem
 from graph_opt.passes.prune_training import prune
 from graph_opt.saved_model import SavedModelSource
@@ -40,7 +40,9 @@ def disk_needed(item: GraphItem, source: SavedModelSource) -> int:
     places = set(copy.embedding_tables.values())
     if places:
         checkpoint = Checkpoint(source.checkpoint)
-        needed += sum(file_bytes(*table_shape(checkpoint, p)) for p in places if f"{p}/values" in checkpoint.entries)
+        needed += sum(
+            file_bytes(*table_shape(checkpoint, p)) for p in places if tensor_key(p, "values") in checkpoint.entries
+        )
     for folder in ("assets", "assets.extra"):
         needed += 2 * sum(p.stat().st_size for p in (source.path / folder).rglob("*") if p.is_file())
     return needed + 2 * source.meta_graph.ByteSize()

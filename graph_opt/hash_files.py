@@ -6,6 +6,7 @@ Rows go from checkpoint to file in blocks; Python sees names, shapes and sizes.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +37,9 @@ def add_hash(item: GraphItem, checkpoint: Checkpoint, place: str, name: str) -> 
     size, fingerprint = 0, ""
     if path is not None:
         with native_errors():
-            info = _native().build_hash_table_from_checkpoint(checkpoint.prefix, place, path, name=name)
-        if item.on_copied is not None:
-            item.on_copied(path.stat().st_size)
+            info = _native().build_hash_table_from_checkpoint(
+                checkpoint.prefix, place, path, name=name, progress=_steps(item.on_copied)
+            )
         size, fingerprint = path.stat().st_size, info["fingerprint"]
         rows = info["rows"]
     file = StoreFile(
@@ -73,8 +74,26 @@ def lookup_files(item: GraphItem, view: GraphView) -> dict[str, StoreFile]:
 
 def table_shape(checkpoint: Checkpoint, place: str) -> tuple[int, int]:
     """(rows, dim) of a table, from the index of ``checkpoint``."""
-    rows, dim = checkpoint.entries[f"{place}/values"].shape
+    rows, dim = checkpoint.entries[tensor_key(place, "values")].shape
     return rows, dim
+
+
+def tensor_key(place: str, part: str) -> str:
+    """Checkpoint key of a part of the table called ``place`` ("" for a variable that is the root)."""
+    return f"{place}/{part}" if place else part
+
+
+def _steps(on_copied: Callable[[int], None] | None) -> Callable[[int, int], None] | None:
+    """A callback of (bytes done, bytes in all) that tells ``on_copied`` the bytes since the last call."""
+    done = 0
+
+    def tell(now: int, _: int) -> None:
+        nonlocal done
+        if on_copied is not None:
+            on_copied(now - done)
+        done = now
+
+    return tell if on_copied is not None else None
 
 
 def file_bytes(rows: int, dim: int, storage: str = "float32") -> int:

@@ -19,7 +19,7 @@ from graph_opt.embeddings.calls import LOOKUP_OP, EvLookup, read_call, table_con
 from graph_opt.embeddings.lowering import lower
 from graph_opt.embeddings.proof import prove_lowering
 from graph_opt.functionals import FUNCTIONALS
-from graph_opt.hash_files import add_hash
+from graph_opt.hash_files import add_hash, tensor_key
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
@@ -115,8 +115,9 @@ def _add_file(item: GraphItem, view: GraphView, checkpoint: Checkpoint, handles:
     places = [item.embedding_tables[h] for h in handles if h in item.embedding_tables]
     place = places[0] if places else name
     for part in ("keys", "values", "config"):
-        if f"{place}/{part}" not in checkpoint.entries:
-            reason = REASONS["missing"].format(prefix=checkpoint.prefix, key=f"{place}/{part}")
+        key = tensor_key(place, part)
+        if key not in checkpoint.entries:
+            reason = REASONS["missing"].format(prefix=checkpoint.prefix, key=key)
             raise UsageError(f"{item.source_path}: embedding variable {name!r}: {reason}")
     return add_hash(item, checkpoint, place, name)
 
