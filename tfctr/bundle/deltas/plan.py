@@ -5,6 +5,7 @@ get an overlay.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tfctr.errors import CorruptFileError
 ADVISED_SHARE = 0.05  # of a table's rows in its overlay: beyond it a compaction is advised
 # What a version has of its own, whatever the manifest of a dense part says.
 _OWN_FIELDS = ("format", "tfctr", "bundle_id", "created", "model", "store", "version")
+_VERSION = re.compile(r"\.v\d+$")
 Entry = Mapping[str, Any]
 
 
@@ -80,7 +82,7 @@ def make_plan(
       CorruptFileError: a damaged or half-copied delta; one that names a table which is not there.
       VersionError: a newer tfctr wrote the delta.
     """
-    plan = Plan(version=version_of(manifest, where), files=_files(manifest, path_of), model=model)
+    plan = Plan(version=version_of(manifest, where), files=store_files(manifest, path_of), model=model)
     opened = [open_delta(path) for path in deltas]  # all of them before the bytes of any is read
     at = plan.version
     for delta in opened:
@@ -113,13 +115,19 @@ def overlay_entry(planned: PlannedFile, index: int, base: int, file: str, info: 
     }
 
 
+def version_name(file: str, sequence: int, suffix: str) -> str:
+    """Name of a file of version ``sequence`` that comes from ``file``: 0003_emb.v2.hash, 3 -> 0003_emb.v3.overlay."""
+    return f"{_VERSION.sub('', Path(file).stem)}.v{sequence}{suffix}"
+
+
 def share(planned_rows: int, overlay: Entry) -> float:
     """How much of a table its overlay is: rows and removed keys, per row of the table."""
     changed = int(overlay["rows"]) + int(overlay["removed"])
     return changed / planned_rows if planned_rows else float(changed > 0)
 
 
-def _files(manifest: Entry, path_of: Callable[[Entry], Path]) -> list[PlannedFile]:
+def store_files(manifest: Entry, path_of: Callable[[Entry], Path]) -> list[PlannedFile]:
+    """The files of a bundle's store, each with its overlay."""
     entries = manifest["store"]["files"]
     files = [PlannedFile(entry, path_of(entry)) for entry in entries if entry["kind"] != "overlay"]
     for entry in entries:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +36,11 @@ def native_errors() -> Iterator[None]:
         raise CorruptFileError(str(error)) from error
     except (FileNotFoundError, ValueError) as error:
         raise UsageError(str(error)) from error
+
+
+def compact(planned: PlannedFile, path: Path, progress: Callable[[int], None]) -> dict[str, Any]:
+    """Writes a table with the rows of its overlay in it at ``path``; checksums of both are checked first. Returns its
+    ``file_info``. ``progress`` gets the bytes of rows done since the last call.
+    """
+    with native_errors():
+        return dict(native().compact_table(path, planned.source, planned.overlay_path, progress))

@@ -19,6 +19,7 @@ Status CompactVerified(const std::string& path, const std::string& base_path, co
   Result<std::shared_ptr<const OverlayFile>> overlay = OverlayFile::Open(overlay_path);
   if (!overlay.ok()) return overlay.status();
   TFCTR_RETURN_IF_ERROR(overlay.value()->VerifyChecksums());
+  TFCTR_RETURN_IF_ERROR(overlay.value()->VerifyIndex());
   Result<std::unique_ptr<Container>> container = Container::Open(base_path);
   if (!container.ok()) return container.status();
   TFCTR_RETURN_IF_ERROR(container.value()->VerifyChecksums());
@@ -27,7 +28,9 @@ Status CompactVerified(const std::string& path, const std::string& base_path, co
     return table.ok() ? CompactTable(path, *table.value(), *overlay.value(), progress) : table.status();
   }
   Result<std::shared_ptr<const HashFile>> hash = HashFile::FromContainer(container.Take());
-  return hash.ok() ? CompactHash(path, *hash.value(), *overlay.value(), progress) : hash.status();
+  if (!hash.ok()) return hash.status();
+  TFCTR_RETURN_IF_ERROR(hash.value()->VerifyIndex());
+  return CompactHash(path, *hash.value(), *overlay.value(), progress);
 }
 
 py::dict Compact(const py::object& path_object, const py::object& base, const py::object& overlay,

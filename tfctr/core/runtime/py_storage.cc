@@ -189,14 +189,33 @@ py::dict WriteSurrogate(const py::object& path_object, const std::string& name, 
   return FileInfo(path);
 }
 
+// All bytes of a file, and that the index of a hash file or an overlay finds every key.
+Status VerifyAll(const std::string& path) {
+  Result<std::unique_ptr<Container>> container = Container::Open(path);
+  if (!container.ok()) return container.status();
+  TFCTR_RETURN_IF_ERROR(container.value()->VerifyChecksums());
+  const FileKind kind = container.value()->kind();
+  if (kind == FileKind::kHash) {
+    const auto hash = HashFile::FromContainer(container.Take());
+    return hash.ok() ? hash.value()->VerifyIndex() : hash.status();
+  }
+  if (kind == FileKind::kOverlay) {
+    const auto overlay = OverlayFile::FromContainer(container.Take());
+    return overlay.ok() ? overlay.value()->VerifyIndex() : overlay.status();
+  }
+  if (kind == FileKind::kDelta) {
+    const auto delta = DeltaFile::FromContainer(container.Take());
+    return delta.ok() ? delta.value()->VerifyKeys() : delta.status();
+  }
+  return Status::Ok();
+}
+
 void VerifyFile(const py::object& path_object) {
   const std::string path = PathOf(path_object);
   Status status;
   {
     py::gil_scoped_release release;
-    Result<std::unique_ptr<Container>> container = Container::Open(path);
-    status = container.status();
-    if (status.ok()) status = container.value()->VerifyChecksums();
+    status = VerifyAll(path);
   }
   Check(status);
 }
@@ -369,7 +388,8 @@ void BindStorage(py::module_& module) {
       "Checks footer and sizes of a table or vocabulary file. Returns kind, name, dtype (for a vocabulary, of the "
       "keys), shape, bytes, file_bytes, fingerprint, checksums, surrogate, path.");
   module.def("verify_file", &VerifyFile, py::arg("path"),
-             "Compares every block's checksum, read with pread; raises CorruptFile naming the damaged bytes.");
+             "Compares every block's checksum, read with pread, and looks every key of an index up; raises CorruptFile "
+             "naming what is damaged.");
   module.def("write_vocab", &WriteVocab, py::arg("path"), py::arg("name"), py::arg("keys"), py::arg("values"),
              "Writes a vocabulary file from unique keys (bytes, str or int64) to int64 values; returns its file_info.");
   module.def("vocab_find", &VocabFind, py::arg("path"), py::arg("keys"), py::arg("default_value") = -1,
@@ -377,6 +397,7 @@ void BindStorage(py::module_& module) {
   module.def("vocab_sample_keys", &VocabSampleKeys, py::arg("path"), py::arg("n"),
              "At most n keys, evenly spread over the entries in file order: a list of bytes or an int64 array.");
   BindCheckpoint(module);
+  BindHashTables(module);
   BindDiff(module);
   BindCheckpointTools(module);
   module.def("store_stats", &StoreStats, "Open files of this process: open_files, bytes, refs, files.");
