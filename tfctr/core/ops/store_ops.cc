@@ -16,7 +16,7 @@ REGISTER_OP("TfctrStore")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
-Handle of a bundle's numbered set of files (tables, vocabularies, blobs). Holds nothing until TfctrStoreOpen ran.
+Handle of a bundle's numbered set of files (tables, vocabularies, blobs, hash tables, overlays). Holds nothing until TfctrStoreOpen ran.
 )doc");
 
 REGISTER_OP("TfctrStoreOpen")
@@ -24,6 +24,7 @@ REGISTER_OP("TfctrStoreOpen")
     .Input("filenames: string")
     .Attr("kinds: list(string) >= 0")
     .Attr("fingerprints: list(string) >= 0")
+    .Attr("bases: list(int) = []")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle unused;
@@ -34,8 +35,30 @@ REGISTER_OP("TfctrStoreOpen")
 Maps the files, read-only and shared by the whole process, and makes them the set behind `store` (all or none).
 
 filenames: path of file i. Local paths only.
-kinds: "table", "vocab" or "blob" for each file.
+kinds: "table", "vocab", "blob", "hash" or "overlay" for each file.
 fingerprints: 16 hex digits that file i must have; "" does not check.
+bases: for each overlay, in the order of the files, the index of the table or hash file that it lies over.
+)doc");
+
+REGISTER_OP("TfctrStoreOverlay")
+    .Input("store: resource")
+    .Input("indices: int64")
+    .Input("filenames: string")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle indices;
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &indices));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
+      return c->Merge(indices, c->input(2), &unused);
+    })
+    .Doc(R"doc(
+Lays other overlays over the store's tables and hash files, all as one: a run sees those before or these, never a mix.
+Tables that are not named have none afterwards. Where one can't be opened or fits no base, nothing changes.
+
+indices: of the tables and hash files that get an overlay, each once.
+filenames: path of the overlay of each.
 )doc");
 
 REGISTER_OP("TfctrTable")
@@ -47,7 +70,8 @@ REGISTER_OP("TfctrTable")
     .SetIsStateful()  // else constant folding would copy the table into the graph
     .SetShapeFn(tensorflow::shape_inference::ExplicitShape)
     .Doc(R"doc(
-Table file `index` of the store as a tensor that lies in the mapped file: no copy, no memory of its own.
+Table file `index` of the store as a tensor that lies in the mapped file: no copy, no memory of its own. Where an
+overlay lies over the table: in a private mapping whose pages with changed rows are memory of this process.
 )doc");
 
 REGISTER_OP("TfctrVocabFind")
