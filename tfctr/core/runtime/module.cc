@@ -4,6 +4,7 @@
 #include "tfctr/core/runtime/py_compaction.h"
 #include "tfctr/core/runtime/py_engines.h"
 #include "tfctr/core/runtime/py_lookup.h"
+#include "tfctr/core/runtime/py_overlays.h"
 #include "tfctr/core/runtime/py_runtime.h"
 #include "tfctr/core/runtime/py_storage.h"
 
@@ -11,6 +12,7 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "Native runtime of tfctr: storage, packing, execution.";
   tfctr::BindStorage(module);
   tfctr::BindCompaction(module);
+  tfctr::BindOverlays(module);
   tfctr::BindRuntime(module);
   tfctr::BindLookup(module);
   tfctr::BindEngines(module);
