@@ -13,6 +13,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from graph_opt.item import GraphItem, MutableState
 from graph_opt.store_files import constant_node, string_vector
 from graph_opt.view import GraphView, canonical
+from tfctr.bundle import naming
 
 ASSET_FOLDER = "tfctr"
 _NAMED_RESOURCES = (
@@ -61,9 +62,23 @@ def _open_store(item: GraphItem, view: GraphView) -> None:
     opened = node_def_pb2.NodeDef(name="tfctr/open_store", op="TfctrStoreOpen", input=[item.store_node, pack.name])
     opened.attr["kinds"].list.s.extend(f.kind.encode() for f in item.files)
     opened.attr["fingerprints"].list.s.extend(f.fingerprint.encode() for f in item.files)
+    opened.attr["bases"].list.SetInParent()
+    opened.attr["bases"].list.i.extend(f.base or 0 for f in item.files if f.kind == "overlay")
     view.add(opened)
+    _take_overlays(item, view)
     waits = ["^" + opened.name] + (["^" + item.init_op] if item.init_op else [])
     item.init_op = view.add(node_def_pb2.NodeDef(name=view.unique_name("tfctr/init"), op="NoOp", input=waits)).name
+
+
+def _take_overlays(item: GraphItem, view: GraphView) -> None:
+    """The node by which a running session takes other overlays: its inputs are placeholders that nothing else reads."""
+    overlay = node_def_pb2.NodeDef(name=naming.OVERLAY_NODE, op="TfctrStoreOverlay", input=[item.store_node])
+    for name, dtype in ((naming.OVERLAY_INDICES, types_pb2.DT_INT64), (naming.OVERLAY_FILENAMES, types_pb2.DT_STRING)):
+        fed = node_def_pb2.NodeDef(name=name, op="Placeholder")
+        fed.attr["dtype"].type = dtype
+        fed.attr["shape"].shape.dim.add().size = -1
+        overlay.input.append(view.add(fed).name)
+    view.add(overlay)
 
 
 def _add_restore(item: GraphItem, view: GraphView, states: list[MutableState]) -> None:
