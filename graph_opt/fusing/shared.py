@@ -11,7 +11,7 @@ from graph_opt.fusing.levels import Member
 from graph_opt.fusing.plan import Block
 from graph_opt.lookup_spec import CopySpec, LookupSpec
 
-_DEAR_STEPS = frozenset({"hash_fast", "hash_strong", "vocab", "vocab_oov"})
+_DEAR_STEPS = frozenset({"hash_fast", "hash_strong", "fingerprint", "vocab", "vocab_oov", "find"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class SharedWork:
     """Positions in a group's lookups.
 
     copied: lookup -> the earlier one that it equals, whose result is copied. ids: lookup -> the first one of those that
-    read the same ids through the same dear steps (hash, vocabulary); these ids are resolved once.
+    read the same ids through the same dear steps (hash, vocabulary, keys of the same table); these are resolved once.
     """
 
     copied: Mapping[int, int]
@@ -40,7 +40,8 @@ def find_shared_work(lookups: Sequence[LookupSpec]) -> SharedWork:
                 copied[k] = first
                 continue
         if dear and _is_fast(spec):
-            pipelines.setdefault((spec.ids, _resolved_steps(spec)), []).append(k)
+            table = (spec.table, _prunes_last(spec)) if spec.hashed else None
+            pipelines.setdefault((spec.ids, _resolved_steps(spec), table), []).append(k)
     for users in pipelines.values():
         if len(users) > 1:
             ids |= dict.fromkeys(users, users[0])
@@ -48,8 +49,14 @@ def find_shared_work(lookups: Sequence[LookupSpec]) -> SharedWork:
 
 
 def _resolved_steps(spec: LookupSpec) -> tuple:
-    """The steps without a last one that drops negative ids: that is done later."""
-    return spec.steps[:-1] if spec.steps[-1].kind == "prune_negative" else spec.steps
+    """The steps before rows are found, without a last one that drops negative ids: that is done later."""
+    steps = spec.steps[:-1] if spec.hashed else spec.steps
+    return steps[:-1] if _prunes_last(spec) else steps
+
+
+def _prunes_last(spec: LookupSpec) -> bool:
+    steps = spec.steps[:-1] if spec.hashed else spec.steps
+    return bool(steps) and steps[-1].kind == "prune_negative"
 
 
 def _is_fast(spec: LookupSpec) -> bool:
