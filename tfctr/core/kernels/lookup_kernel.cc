@@ -121,7 +121,7 @@ struct ResolvedFiles {
 
 class FusedLookupOp : public OpKernel {
  public:
-  explicit FusedLookupOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit FusedLookupOp(OpKernelConstruction* context) : OpKernel(context), store_(context) {
     std::string spec;
     std::vector<DataType> layout;
     std::vector<DataType> args;
@@ -154,7 +154,7 @@ class FusedLookupOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     std::shared_ptr<const OpenedFiles> files;
-    OP_REQUIRES_OK(context, GetOpenedFiles(context, kStore, &files));
+    OP_REQUIRES_OK(context, store_.Files(context, kStore, &files));
     RequestState& state = RequestState::OfThread();
     OP_REQUIRES_OK(context, ParsePacked(context, &state));
     state.vocabs.resize(files->vocabs.size());
@@ -182,8 +182,8 @@ class FusedLookupOp : public OpKernel {
     if (*resolved != nullptr && (*resolved)->files == files) return absl::OkStatus();
     auto made = std::make_shared<ResolvedFiles>();
     made->files = files;
-    std::vector<const TableFile*> tables;
-    for (const auto& table : files->tables) tables.push_back(table.get());
+    std::vector<const ServedTable*> tables;
+    for (const auto& table : files->served) tables.push_back(table.get());
     TF_RETURN_IF_ERROR(ToTensorFlow(plan_->ResolveTables(tables, &made->tables)));
     *resolved = made;
     std::atomic_store(&resolved_, *resolved);
@@ -229,6 +229,7 @@ class FusedLookupOp : public OpKernel {
     return absl::OkStatus();
   }
 
+  const StoreReader store_;
   std::unique_ptr<const FusedLookup> plan_;
   std::vector<ValueType> layout_;
   std::vector<uint32_t> element_bytes_;

@@ -56,13 +56,53 @@ bool SignedAfter(const LookupSpec& spec, size_t count) {
   return dtype == DType::kInt64 || dtype == DType::kInt32;
 }
 
+// float32 where the spec names no storage.
+DType HashStorage(const LookupSpec& spec) { return spec.storage == DType::kInvalid ? DType::kFloat32 : spec.storage; }
+
+bool FillIsInRange(const LookupSpec& spec) {
+  return !spec.fill_id || spec.hashed || (*spec.fill_id >= 0 && *spec.fill_id < spec.table_rows);
+}
+
+std::string Holds(const ServedTable& file) {
+  if (!file.hashed()) {
+    return "the table file holds " + std::to_string(file.table()->rows()) + " rows of " +
+           std::to_string(file.table()->width()) + " " + DTypeName(file.table()->dtype());
+  }
+  return "the hash file holds rows of " + std::to_string(file.hash()->dim()) + " numbers stored as " +
+         DTypeName(file.hash()->storage());
+}
+
+// Whether the file is what the spec says.
+Status CheckTable(const LookupSpec& spec, const ServedTable* file) {
+  const auto fail = [&spec](const std::string& what) { return Status::Invalid("lookup '" + spec.name + "': " + what); };
+  if (file == nullptr) return fail("file " + std::to_string(spec.table) + " of the store is no table");
+  if (spec.hashed) {
+    const DType storage = HashStorage(spec);
+    if (!file->hashed() || file->hash()->dim() != spec.table_width || file->hash()->storage() != storage) {
+      return fail(Holds(*file) + ", expected a hash file with rows of " + std::to_string(spec.table_width) +
+                  " numbers stored as " + DTypeName(storage));
+    }
+    return Status::Ok();
+  }
+  const DType dtype = FileDType(spec.table_dtype, spec.storage);
+  const int64_t width = FileWidth(spec.table_width, spec.storage);
+  if (file->hashed() || file->table()->rows() != spec.table_rows || file->table()->width() != width ||
+      file->table()->dtype() != dtype) {
+    return fail(Holds(*file) + ", expected " + std::to_string(spec.table_rows) + " rows of " + std::to_string(width) +
+                " " + DTypeName(dtype));
+  }
+  return Status::Ok();
+}
+
 Feature MakeFeature(const LookupSpec& spec, const OutputSpec& output, const GatherKernels& kernels) {
   Feature f;
   f.spec = spec;
   const int64_t element = static_cast<int64_t>(DTypeSize(spec.table_dtype));
   f.format = RowFormatOf(spec.table_dtype, spec.storage);
+  f.hashed = spec.hashed;
   f.row_bytes = FileWidth(spec.table_width, spec.storage) *
                 static_cast<int64_t>(DTypeSize(FileDType(spec.table_dtype, spec.storage)));
+  if (f.hashed) f.row_bytes = HashRowStride(HashStorage(spec), spec.table_width);
   f.value_bytes = spec.table_width * element;
   f.column_bytes = spec.column * static_cast<int64_t>(DTypeSize(output.dtype));
   // Cache lines of one block: while one is reduced, the next one is fetched; both fit in L1 beside the inputs.
@@ -89,13 +129,13 @@ Feature MakeFeature(const LookupSpec& spec, const OutputSpec& output, const Gath
       f.needs_divisors = true;
     }
   }
-  f.step_count = spec.steps.size();
+  f.step_count = spec.steps.size() - (f.hashed ? 1 : 0);  // find is done by RowNumbering
   if (f.step_count > 0) {
-    const Step& last = spec.steps.back();
+    const Step& last = spec.steps[f.step_count - 1];
     if (last.kind == StepKind::kPruneNegative && SignedAfter(spec, f.step_count - 1)) {
       f.prune_negative = true;
       --f.step_count;
-    } else if (last.kind == StepKind::kWrapNegative && f.step_count == 1 && SignedAfter(spec, 0)) {
+    } else if (!f.hashed && last.kind == StepKind::kWrapNegative && f.step_count == 1 && SignedAfter(spec, 0)) {
       f.wrap = last.ints[0];
       --f.step_count;
     }
@@ -105,8 +145,7 @@ Feature MakeFeature(const LookupSpec& spec, const OutputSpec& output, const Gath
     const StepKind kind = spec.steps[i].kind;
     if (kind == StepKind::kPruneNegative || kind == StepKind::kPruneEqual) f.fast = false;
   }
-  const bool fill_ok = !spec.fill_id || (*spec.fill_id >= 0 && *spec.fill_id < spec.table_rows);
-  f.stream = f.fast && !spec.max_norm && fill_ok &&
+  f.stream = f.fast && !spec.max_norm && FillIsInRange(spec) &&
              (spec.combiner == Combiner::kNone ||
               (f.order == AddOrder::kSparseSegment && kernels.has_stream(f.format, spec.table_width)));
   return f;
@@ -148,7 +187,8 @@ bool EmptyIsNan(const Feature& f, int64_t positions) {
 
 BoundFeature& BoundFeature::operator=(const BoundFeature& other) {
   table = other.table;
-  table_name = other.table_name;
+  table_rows = other.table_rows;
+  source = other.source;
   ids = other.ids;
   rows = other.rows;
   shape = other.shape;
@@ -160,6 +200,7 @@ BoundFeature& BoundFeature::operator=(const BoundFeature& other) {
   work_begin = other.work_begin;
   empty_is_nan = other.empty_is_nan;
   ready_ids = other.ready_ids;
+  renumber = other.renumber;
   irregular.store(other.irregular.load());
   return *this;
 }
@@ -187,31 +228,29 @@ Result<std::unique_ptr<const FusedLookup>> FusedLookup::Create(std::string_view 
   return std::unique_ptr<const FusedLookup>(std::move(plan));
 }
 
-std::string FusedLookup::Describe(const Feature& f, const std::string* table_name) {
+std::string FusedLookup::Describe(const Feature& f, const BoundFeature& b) {
   if (f.is_copy) return "columns '" + f.spec.name + "'";
-  return "lookup '" + f.spec.name + "' (table '" + (table_name == nullptr ? "" : *table_name) + "', " +
-         std::to_string(f.spec.table_rows) + " rows)";
+  const int64_t rows = f.hashed && b.source != nullptr ? b.source->keys : f.spec.table_rows;
+  return "lookup '" + f.spec.name + "' (table '" + (b.source == nullptr ? "" : b.source->name) + "', " +
+         std::to_string(rows) + (f.hashed ? " keys)" : " rows)");
 }
 
-Status FusedLookup::ResolveTables(const std::vector<const TableFile*>& files, LookupTables* tables) const {
-  tables->data.clear();
-  tables->names.clear();
+Status FusedLookup::ResolveTables(const std::vector<const ServedTable*>& files, LookupTables* tables) const {
+  tables->clear();
   for (const LookupSpec& spec : group_.lookups) {
-    const TableFile* table = spec.table < static_cast<int64_t>(files.size()) ? files[spec.table] : nullptr;
-    const std::string lookup = "lookup '" + spec.name + "': ";
-    if (table == nullptr) {
-      return Status::Invalid(lookup + "file " + std::to_string(spec.table) + " of the store is no table");
+    const ServedTable* file = spec.table < static_cast<int64_t>(files.size()) ? files[spec.table] : nullptr;
+    TFCTR_RETURN_IF_ERROR(CheckTable(spec, file));
+    LookupTable table;
+    table.data = file->data();
+    table.name = file->name();
+    table.rows = file->rows();
+    table.keys = file->hashed() ? file->hash()->size() : 0;
+    table.numbers = RowNumbering(file);
+    if (spec.fill_id && FillIsInRange(spec)) {
+      table.fill_number = *spec.fill_id;
+      if (table.numbers.needed()) table.numbers.Run(&table.fill_number, 1, 0, false, nullptr);
     }
-    const DType dtype = FileDType(spec.table_dtype, spec.storage);
-    const int64_t width = FileWidth(spec.table_width, spec.storage);
-    if (table->rows() != spec.table_rows || table->width() != width || table->dtype() != dtype) {
-      return Status::Invalid(lookup + "the table file holds " + std::to_string(table->rows()) + " rows of " +
-                             std::to_string(table->width()) + " " + DTypeName(table->dtype()) + ", expected " +
-                             std::to_string(spec.table_rows) + " rows of " + std::to_string(width) + " " +
-                             DTypeName(dtype));
-    }
-    tables->data.push_back(table->data());
-    tables->names.push_back(table->name());
+    tables->push_back(std::move(table));
   }
   return Status::Ok();
 }
@@ -220,7 +259,7 @@ Status FusedLookup::Bind(const LookupInputs& inputs, const Feature& f, BoundFeat
   const LookupSpec& spec = f.spec;
   b->irregular.store(false, std::memory_order_relaxed);
   b->positions = 1;
-  const auto fail = [&](const std::string& what) { return Status::Invalid(Describe(f, b->table_name) + ": " + what); };
+  const auto fail = [&](const std::string& what) { return Status::Invalid(Describe(f, *b) + ": " + what); };
   const std::pair<Source, TensorView*> sources[] = {{spec.ids, &b->ids},
                                                     {spec.rows, &b->rows},
                                                     {spec.shape, &b->shape},
@@ -249,7 +288,7 @@ Status FusedLookup::Bind(const LookupInputs& inputs, const Feature& f, BoundFeat
 // Number of output rows of one feature, with the checks of its form.
 Status FusedLookup::CountRows(const Feature& f, Call* call, BoundFeature* b) const {
   const LookupSpec& spec = f.spec;
-  const auto fail = [&](const std::string& what) { return Status::Invalid(Describe(f, b->table_name) + ": " + what); };
+  const auto fail = [&](const std::string& what) { return Status::Invalid(Describe(f, *b) + ": " + what); };
   if (f.is_copy) {
     if (b->ids.dtype != spec.table_dtype || b->ids.is_string)
       return fail("expected " + std::string(DTypeName(spec.table_dtype)));
@@ -345,8 +384,12 @@ Status FusedLookup::Prepare(const LookupInputs& inputs, const LookupTables& tabl
       PrefetchBytes(&features_[i + 2], sizeof(Feature));
       PrefetchBytes(&call->features_[i + 2], sizeof(BoundFeature));
     }
-    b->table = f.is_copy ? nullptr : tables.data[i];
-    b->table_name = f.is_copy ? nullptr : &tables.names[i];
+    b->source = f.is_copy ? nullptr : &tables[i];
+    if (!f.is_copy) {
+      b->table = tables[i].data;
+      b->table_rows = tables[i].rows;
+      b->renumber = tables[i].numbers.needed();
+    }
     TFCTR_RETURN_IF_ERROR(Bind(inputs, f, b));
     if (b->shape.data != nullptr) __builtin_prefetch(b->shape.data);
   }
@@ -361,13 +404,13 @@ Status FusedLookup::Prepare(const LookupInputs& inputs, const LookupTables& tabl
       call->outputs_[f.spec.output].rows = b->row_count;
       int64_t elements;
       if (!Multiply(b->row_count, output_row_bytes_[f.spec.output], &elements)) {
-        return Status::Invalid(Describe(f, b->table_name) + ": " + std::to_string(b->row_count) + " rows are too many");
+        return Status::Invalid(Describe(f, *b) + ": " + std::to_string(b->row_count) + " rows are too many");
       }
     } else if (call->features_[leader].row_count != b->row_count) {
       const Feature& other = features_[leader];
-      return Status::Invalid(Describe(other, call->features_[leader].table_name) + " has " +
-                             std::to_string(call->features_[leader].row_count) + " rows, but " +
-                             Describe(f, b->table_name) + " has " + std::to_string(b->row_count));
+      return Status::Invalid(Describe(other, call->features_[leader]) + " has " +
+                             std::to_string(call->features_[leader].row_count) + " rows, but " + Describe(f, *b) +
+                             " has " + std::to_string(b->row_count));
     }
     b->work_begin = call->work_;
     call->work_ += Runner::Units(f, *b);

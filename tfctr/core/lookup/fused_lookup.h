@@ -33,19 +33,34 @@
 
 #include "tfctr/core/lookup/gather.h"
 #include "tfctr/core/lookup/id_steps.h"
+#include "tfctr/core/lookup/row_numbers.h"
 #include "tfctr/core/lookup/spec.h"
 #include "tfctr/core/lookup/tensor_view.h"
+#include "tfctr/core/storage/served_table.h"
 #include "tfctr/core/storage/status.h"
-#include "tfctr/core/storage/table_file.h"
 
 namespace tfctr {
+
+// The table of one lookup, checked against its spec: what does not change while the same files are open.
+struct LookupTable {
+  const uint8_t* data = nullptr;
+  std::string name;
+  int64_t rows = 0;         // row numbers are below this
+  int64_t keys = 0;         // of a hash file, overlays aside
+  RowNumbering numbers;     // what makes row numbers of ids, where they are none
+  int64_t fill_number = 0;  // row number of the spec's fill_id, where that is in range
+};
+
+// Per lookup of a plan; valid as long as the files are open.
+using LookupTables = std::vector<LookupTable>;
 
 // What does not change from request to request.
 struct Feature {
   LookupSpec spec;
   bool is_copy = false;  // numeric columns copied beside the lookups; spec.ids is the source
+  bool hashed = false;   // ids are keys of a hash file
   RowFormat format = RowFormat::kInvalid;
-  int64_t row_bytes = 0;        // of a table row as it is stored (of a copied row)
+  int64_t row_bytes = 0;        // from one table row to the next (of a copied row)
   int64_t value_bytes = 0;      // of a table row in the output
   int64_t block_values = 0;     // values that are resolved together
   int64_t column_bytes = 0;     // first byte of this feature in an output row
@@ -66,8 +81,9 @@ struct Feature {
 
 // One feature's part of a request.
 struct BoundFeature {
-  const uint8_t* table = nullptr;
-  const std::string* table_name = nullptr;
+  const LookupTable* source = nullptr;  // null of copied columns
+  const uint8_t* table = nullptr;       // its first row
+  int64_t table_rows = 0;               // row numbers are below this
   TensorView ids;
   TensorView rows;
   TensorView shape;
@@ -78,7 +94,8 @@ struct BoundFeature {
   int64_t positions = 1;   // dense: ids per output row
   int64_t work_begin = 0;  // start in the request's work units
   bool empty_is_nan = false;
-  const int64_t* ready_ids = nullptr;  // ids after their steps, where they are shared
+  const int64_t* ready_ids = nullptr;  // ids after their steps (hashed: row numbers), where they are shared
+  bool renumber = false;               // what the steps leave must be made row numbers
   std::atomic<bool> irregular{false};
 
   BoundFeature() = default;
@@ -116,13 +133,6 @@ class Call {
   int64_t work_cost_ = 1;
 };
 
-// The tables of a plan, checked against its specs: per lookup the first byte and the name of its table. Valid as long
-// as the files are open.
-struct LookupTables {
-  std::vector<const uint8_t*> data;
-  std::vector<std::string> names;
-};
-
 // Where a request's tensors and vocabularies come from; calls are made from Prepare only.
 class LookupInputs {
  public:
@@ -138,7 +148,7 @@ class FusedLookup {
                                                            const std::vector<ValueType>& args, Isa isa);
 
   // `files`: the opened files by number, null where a file is no table.
-  Status ResolveTables(const std::vector<const TableFile*>& files, LookupTables* tables) const;
+  Status ResolveTables(const std::vector<const ServedTable*>& files, LookupTables* tables) const;
   Status Prepare(const LookupInputs& inputs, const LookupTables& tables, Call* call) const;
   void RunIds(int64_t begin, int64_t end, Call* call) const;
   void Run(int64_t begin, int64_t end, Call* call) const;
@@ -154,7 +164,7 @@ class FusedLookup {
   void FindSharedWork();
   void PrepareShared(Call* call) const;
   void CopyResults(const Call& call) const;
-  static std::string Describe(const Feature& feature, const std::string* table_name);
+  static std::string Describe(const Feature& feature, const BoundFeature& bound);
 
   GroupSpec group_;
   std::vector<Feature> features_;  // lookups, then copies

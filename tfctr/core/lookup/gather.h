@@ -80,7 +80,7 @@ struct StreamTask {
   int64_t value_end = 0;
   const uint8_t* table = nullptr;
   int64_t table_rows = 0;
-  int64_t row_bytes = 0;  // of a stored row
+  int64_t row_bytes = 0;  // from one row to the next: StoredBytes, or that rounded up to 16
   int64_t wrap = 0;
   bool prune = false;
   int64_t fill_id = -1;  // of output rows without values; -1: none. Must be checked by the caller.

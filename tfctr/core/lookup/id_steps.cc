@@ -151,6 +151,14 @@ Status IdBlock::Run(const TensorView& raw, int64_t begin, int64_t end, const Ste
   return Status::Ok();
 }
 
+void IdBlock::Take(const int64_t* ids, int64_t n) {
+  if (static_cast<int64_t>(ids_storage_.size()) < n) ids_storage_.resize(n);
+  ids_ = ids_storage_.data();
+  size_ = n;
+  pruned_ = false;
+  std::copy_n(ids, n, ids_);
+}
+
 void IdBlock::Load() {
   dtype_ = raw_->dtype;
   kind_ = raw_->is_string ? Kind::kString : IsFloat(raw_->dtype) ? Kind::kFloat : Kind::kInteger;
@@ -420,7 +428,7 @@ Status IdBlock::RunStep(const Step& step, int64_t last_dim, const StepContext& c
       }
       break;
     case StepKind::kFind:
-      break;  // needs the lookup's table: RowNumbers does it
+      break;  // needs the lookup's table: RowNumbering does it
   }
   return Status::Ok();
 }

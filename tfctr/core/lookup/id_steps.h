@@ -51,6 +51,9 @@ class IdBlock {
   Status Run(const TensorView& raw, int64_t begin, int64_t end, const Step* steps, size_t step_count, int64_t last_dim,
              const StepContext& context, const RowHint* hint = nullptr);
 
+  // Takes n ids that went through their steps already.
+  void Take(const int64_t* ids, int64_t n);
+
   int64_t size() const { return size_; }
   // The ids, as 64-bit numbers; size() of them.
   int64_t* ids() { return ids_; }

@@ -20,10 +20,10 @@ int64_t Scale(int64_t total, int64_t at, int64_t units) {
 
 // What the short resolve loops need of a feature.
 struct Lister {
-  Lister(const Feature& f, const uint8_t* table)
-      : table_rows(static_cast<uint64_t>(f.spec.table_rows)),
+  Lister(const Feature& f, const BoundFeature& b)
+      : table_rows(static_cast<uint64_t>(b.table_rows)),
         row_bytes(static_cast<uint64_t>(f.row_bytes)),
-        base(reinterpret_cast<uint64_t>(table)),
+        base(reinterpret_cast<uint64_t>(b.table)),
         wrap(f.wrap) {}
 
   // Lists the row of `id` at `at` and says whether it is to be kept (else the next one takes its place).
@@ -272,6 +272,22 @@ bool Runner::Block(int32_t index, const Part& part) {
   return regular;
 }
 
+bool Runner::ReadNumbers(const Feature& f, const BoundFeature& b, int64_t begin, int64_t end, const RowHint* hint) {
+  if (b.ready_ids != nullptr) {
+    s_.ids.Take(b.ready_ids + begin, end - begin);
+  } else {
+    const int64_t last_dim = b.ids.rank > 0 ? b.ids.dims[b.ids.rank - 1] : 1;
+    if (!s_.ids
+             .Run(b.ids, begin, end, f.spec.steps.data(), f.step_count, last_dim, call_->steps_,
+                  b.renumber ? nullptr : hint)
+             .ok()) {
+      return false;
+    }
+  }
+  if (b.renumber) b.source->numbers.Run(s_.ids.ids(), s_.ids.size(), f.wrap, f.prune_negative, hint);
+  return true;
+}
+
 bool Runner::StreamBlock(int32_t index, const Part& part) {
   const Feature& f = plan_.features_[index];
   const BoundFeature& b = call_->features_[index];
@@ -279,14 +295,8 @@ bool Runner::StreamBlock(int32_t index, const Part& part) {
   if (RawIds(f, b)) {
     task.ids = IdsOf(b, &task.ids_wide);
   } else {
-    const int64_t last_dim = b.ids.rank > 0 ? b.ids.dims[b.ids.rank - 1] : 1;
     const RowHint hint{b.table, f.row_bytes};
-    if (!s_.ids
-             .Run(b.ids, part.value_begin, part.value_end, f.spec.steps.data(), f.step_count, last_dim, call_->steps_,
-                  &hint)
-             .ok()) {
-      return false;
-    }
+    if (!ReadNumbers(f, b, part.value_begin, part.value_end, &hint)) return false;
     task.ids = s_.ids.ids();
     task.ids_first = part.value_begin;
   }
@@ -300,11 +310,11 @@ bool Runner::StreamBlock(int32_t index, const Part& part) {
   task.value_begin = part.value_begin;
   task.value_end = part.value_end;
   task.table = b.table;
-  task.table_rows = f.spec.table_rows;
+  task.table_rows = b.table_rows;
   task.row_bytes = f.row_bytes;
   task.wrap = f.wrap;
   task.prune = f.prune_negative;
-  task.fill_id = f.spec.fill_id ? *f.spec.fill_id : -1;
+  task.fill_id = f.spec.fill_id ? b.source->fill_number : -1;
   task.copy = f.spec.combiner == Combiner::kNone;
   task.width = f.spec.table_width;
   task.out = call_->output_data_[f.spec.output] + f.column_bytes;
@@ -324,10 +334,7 @@ bool Runner::FastBlock(int32_t index, const Part& part) {
     ok = wide ? FastList(f, b, part, static_cast<const int64_t*>(ids) + part.value_begin)
               : FastList(f, b, part, static_cast<const int32_t*>(ids) + part.value_begin);
   } else {
-    const int64_t last_dim = b.ids.rank > 0 ? b.ids.dims[b.ids.rank - 1] : 1;
-    ok = s_.ids.Run(b.ids, part.value_begin, part.value_end, f.spec.steps.data(), f.step_count, last_dim, call_->steps_)
-             .ok() &&
-         FastList(f, b, part, s_.ids.ids());
+    ok = ReadNumbers(f, b, part.value_begin, part.value_end, nullptr) && FastList(f, b, part, s_.ids.ids());
   }
   if (ok) Append(index, part);
   return ok;
@@ -335,7 +342,7 @@ bool Runner::FastBlock(int32_t index, const Part& part) {
 
 template <typename Id>
 bool Runner::FastList(const Feature& f, const BoundFeature& b, const Part& part, const Id* ids) {
-  const Lister lister(f, b.table);
+  const Lister lister(f, b);
   const int64_t n = part.value_end - part.value_begin;
   const uint8_t** list = listing_->list.Grow(static_cast<size_t>(n));
   bool bad = false;
@@ -388,8 +395,8 @@ bool Runner::FillEmptyRows(const Feature& f, const BoundFeature& b, int64_t rows
   int64_t* counts = listing_->counts.data();
   const int64_t empty = std::count(counts, counts + rows, 0);
   if (empty == 0) return true;
-  if (*f.spec.fill_id < 0 || *f.spec.fill_id >= f.spec.table_rows) return false;
-  const uint8_t* fill = b.table + *f.spec.fill_id * f.row_bytes;
+  if (!f.hashed && (*f.spec.fill_id < 0 || *f.spec.fill_id >= f.spec.table_rows)) return false;
+  const uint8_t* fill = b.table + b.source->fill_number * f.row_bytes;
   listing_->list.Grow(static_cast<size_t>(empty));
   if (f.has_weights) listing_->weights.Grow(static_cast<size_t>(empty));
   const uint8_t** to = listing_->list.data() + listing_->list.size();

@@ -51,10 +51,13 @@ class Runner {
   bool FastBlock(int32_t index, const Part& part);
   // Whether the ids can be read where they lie.
   static bool RawIds(const Feature& feature, const BoundFeature& bound) {
+    if (bound.renumber) return false;
     if (bound.ready_ids != nullptr) return true;
     return feature.step_count == 0 && !bound.ids.is_string &&
            (bound.ids.dtype == DType::kInt64 || bound.ids.dtype == DType::kInt32);
   }
+  // Row numbers of values [begin, end), into s_.ids; false: irregular. Not for RawIds.
+  bool ReadNumbers(const Feature& feature, const BoundFeature& bound, int64_t begin, int64_t end, const RowHint* hint);
   // Where they lie, and whether they are int64; only for RawIds.
   static const void* IdsOf(const BoundFeature& bound, bool* wide) {
     *wide = bound.ready_ids != nullptr || bound.ids.dtype == DType::kInt64;
@@ -68,6 +71,7 @@ class Runner {
   Status GeneralBlock(int32_t index, const Part& part, bool careful, bool* regular);
   Status ReadEntries(const Feature& feature, const BoundFeature& bound, const Part& part);
   Status CheckRows(const Feature& feature, const BoundFeature& bound, const Part& part, bool careful, bool* regular);
+  void NumberEntries(const Feature& feature, const BoundFeature& bound);
   template <typename A>
   void EmitEntries(const Feature& feature, const BoundFeature& bound, const Part& part);
   bool FillEmptyRows(const Feature& feature, const BoundFeature& bound, int64_t rows);

@@ -38,7 +38,7 @@ A DivisorOf(const Feature& f, const BoundFeature& b, A sum, A squares) {
 }  // namespace
 
 Status Runner::Fail(const Feature& f, const BoundFeature& b, const std::string& what) const {
-  return Status::Invalid(FusedLookup::Describe(f, b.table_name) + ": " + what);
+  return Status::Invalid(FusedLookup::Describe(f, b) + ": " + what);
 }
 
 Status Runner::IdError(const Feature& f, const BoundFeature& b, int64_t id, int64_t row) const {
@@ -53,8 +53,9 @@ Status Runner::IdError(const Feature& f, const BoundFeature& b, int64_t id, int6
 // Fills s_.entries with what the steps and the weights leave of the part's values, rows included.
 Status Runner::ReadEntries(const Feature& f, const BoundFeature& b, const Part& part) {
   const int64_t last_dim = b.ids.rank > 0 ? b.ids.dims[b.ids.rank - 1] : 1;
-  const Status status = s_.ids.Run(b.ids, part.value_begin, part.value_end, f.spec.steps.data(), f.spec.steps.size(),
-                                   last_dim, call_->steps_);
+  const size_t steps = f.spec.steps.size() - (f.hashed ? 1 : 0);
+  const Status status =
+      s_.ids.Run(b.ids, part.value_begin, part.value_end, f.spec.steps.data(), steps, last_dim, call_->steps_);
   if (!status.ok()) return Fail(f, b, status.message);
   if (f.spec.prune_weights) {
     s_.ids.Filter([this, &b](int64_t k) { return NumberAt(b.weights, s_.ids.source(k)) > 0.0; });
@@ -124,6 +125,7 @@ Status Runner::CheckRows(const Feature& f, const BoundFeature& b, const Part& pa
     if (!careful) return Status::Ok();
     std::stable_sort(s_.entries.begin(), s_.entries.end(), before);
   }
+  if (f.hashed) return Status::Ok();
   for (const Entry& e : s_.entries) {
     if (e.id < 0 || e.id >= f.spec.table_rows) {
       *regular = false;
@@ -131,6 +133,16 @@ Status Runner::CheckRows(const Feature& f, const BoundFeature& b, const Part& pa
     }
   }
   return Status::Ok();
+}
+
+// From ids that were checked to row numbers.
+void Runner::NumberEntries(const Feature& f, const BoundFeature& b) {
+  if (!b.source->numbers.needed()) return;
+  const size_t n = s_.entries.size();
+  s_.numbers.resize(n);
+  for (size_t k = 0; k < n; ++k) s_.numbers[k] = s_.entries[k].id;
+  b.source->numbers.Run(s_.numbers.data(), static_cast<int64_t>(n), 0, false, nullptr);
+  for (size_t k = 0; k < n; ++k) s_.entries[k].id = s_.numbers[k];
 }
 
 // Turns the entries, sorted by row, into list, counts, weights and divisors.
@@ -187,6 +199,7 @@ Status Runner::GeneralBlock(int32_t index, const Part& part, bool careful, bool*
   TFCTR_RETURN_IF_ERROR(ReadEntries(f, b, part));
   TFCTR_RETURN_IF_ERROR(CheckRows(f, b, part, careful, regular));
   if (!*regular && !careful) return Status::Ok();
+  NumberEntries(f, b);
   if (f.is_double) {
     EmitEntries<double>(f, b, part);
   } else {

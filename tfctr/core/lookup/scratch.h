@@ -68,6 +68,7 @@ struct Scratch {
   ListedBlock blocks[2];  // one is being listed while the rows of the other are on their way into the cache
   IdBlock ids;
   std::vector<Entry> entries;
+  std::vector<int64_t> numbers;  // of the entries
   std::vector<uint8_t> clipped;
 
   // The careful path may have taken memory for a whole feature: gives it back when it is much.
@@ -80,6 +81,7 @@ struct Scratch {
       if (block.divisors.capacity_bytes() > kKeepBytes) block.divisors.Release();
     }
     if (entries.capacity() * sizeof(Entry) > kKeepBytes) std::vector<Entry>().swap(entries);
+    if (numbers.capacity() * sizeof(int64_t) > kKeepBytes) std::vector<int64_t>().swap(numbers);
     if (clipped.capacity() > kKeepBytes) std::vector<uint8_t>().swap(clipped);
   }
 

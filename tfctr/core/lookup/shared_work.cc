@@ -32,7 +32,7 @@ bool SameSteps(const LookupSpec& a, const LookupSpec& b, size_t count) {
 
 // Every field but name, output and column.
 bool SameLookup(const LookupSpec& a, const LookupSpec& b) {
-  return a.table == b.table && a.table_rows == b.table_rows && a.table_width == b.table_width &&
+  return a.table == b.table && a.table_rows == b.table_rows && a.table_width == b.table_width && a.hashed == b.hashed &&
          a.table_dtype == b.table_dtype && a.storage == b.storage && a.form == b.form && SameSource(a.ids, b.ids) &&
          SameSource(a.rows, b.rows) && SameSource(a.shape, b.shape) && SameSource(a.weights, b.weights) &&
          SameSource(a.mask, b.mask) && SameText(a.mask_value, b.mask_value) && a.steps.size() == b.steps.size() &&
@@ -43,11 +43,12 @@ bool SameLookup(const LookupSpec& a, const LookupSpec& b) {
 }
 
 bool HasDearStep(const Feature& f) {
-  return std::any_of(f.spec.steps.begin(), f.spec.steps.begin() + static_cast<int64_t>(f.step_count),
-                     [](const Step& s) {
-                       return s.kind == StepKind::kHashFast || s.kind == StepKind::kHashStrong ||
-                              s.kind == StepKind::kVocab || s.kind == StepKind::kVocabOov;
-                     });
+  return f.hashed || std::any_of(f.spec.steps.begin(), f.spec.steps.begin() + static_cast<int64_t>(f.step_count),
+                                 [](const Step& s) {
+                                   return s.kind == StepKind::kHashFast || s.kind == StepKind::kHashStrong ||
+                                          s.kind == StepKind::kVocab || s.kind == StepKind::kVocabOov ||
+                                          s.kind == StepKind::kFingerprint;
+                                 });
 }
 
 }  // namespace
@@ -67,6 +68,9 @@ void FusedLookup::FindSharedWork() {
     if (f.same_as >= 0 || !dear || !f.fast) continue;
     const auto same = [&](const std::vector<int32_t>& group) {
       const Feature& first = features_[group.front()];
+      if (first.hashed != f.hashed ||
+          (f.hashed && (first.spec.table != f.spec.table || first.prune_negative != f.prune_negative)))
+        return false;
       return SameSource(first.spec.ids, f.spec.ids) && first.step_count == f.step_count &&
              SameSteps(first.spec, f.spec, f.step_count);
     };
@@ -91,7 +95,10 @@ void FusedLookup::PrepareShared(Call* call) const {
   for (size_t k = 0; k < shared_ids_.size(); ++k) {
     const int64_t values = call->features_[shared_ids_[k].front()].values;
     if (static_cast<int64_t>(call->shared_ids_[k].size()) < values) call->shared_ids_[k].resize(values);
-    for (const int32_t i : shared_ids_[k]) call->features_[i].ready_ids = call->shared_ids_[k].data();
+    for (const int32_t i : shared_ids_[k]) {
+      call->features_[i].ready_ids = call->shared_ids_[k].data();
+      if (features_[i].hashed) call->features_[i].renumber = false;
+    }
     call->id_work_ += values;
   }
 }
@@ -107,6 +114,7 @@ void FusedLookup::RunIds(int64_t begin, int64_t end, Call* call) const {
     for (int64_t at = std::max<int64_t>(0, begin - start); at < to; at += kChunkValues) {
       const int64_t next = std::min(to, at + kChunkValues);
       if (block.Run(b.ids, at, next, f.spec.steps.data(), f.step_count, last_dim, call->steps_).ok()) {
+        if (f.hashed) b.source->numbers.Run(block.ids(), next - at, 0, f.prune_negative, nullptr);
         std::copy_n(block.ids(), next - at, call->shared_ids_[k].data() + at);
         continue;
       }

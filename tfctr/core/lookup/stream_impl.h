@@ -119,12 +119,12 @@ __attribute__((noinline)) static void StreamEmptyRow(const StreamTask& task, uin
 }
 
 // Out of line, each with the registers to itself: the fewer instructions per value, the more misses are in flight.
-template <typename T, int NV, typename Id, bool kPrune, typename Rows>
+// kBytes: from one table row to the next.
+template <typename T, int NV, typename Id, bool kPrune, typename Rows, int64_t kBytes>
 __attribute__((noinline)) static bool StreamRows(const StreamTask& task) {
   using A = typename Traits<T>::A;
   using V = typename Traits<T>::V;
   constexpr int64_t kLanes = sizeof(V) / sizeof(A);
-  constexpr int64_t kBytes = StoredBytes<T>(NV * kLanes);
   static const Scales<A> scales;
   // Multiplying by 1 changes nothing, so that sums need no branch.
   const A* const scale = task.finish == Finish::kSegmentMean    ? scales.mean
@@ -170,13 +170,27 @@ __attribute__((noinline)) static bool StreamRows(const StreamTask& task) {
   return at == end;
 }
 
+template <typename T, int NV, typename Id, bool kPrune, int64_t kBytes>
+static bool StreamWithStride(const StreamTask& task) {
+  if (task.positions >= 0) return StreamRows<T, NV, Id, kPrune, FixedRows, kBytes>(task);
+  if (task.splits) return StreamRows<T, NV, Id, kPrune, RowSplits<int64_t>, kBytes>(task);
+  if (task.stride == 2) return StreamRows<T, NV, Id, kPrune, RowNumbers<int64_t, 2>, kBytes>(task);
+  return task.rows_wide ? StreamRows<T, NV, Id, kPrune, RowNumbers<int64_t, 1>, kBytes>(task)
+                        : StreamRows<T, NV, Id, kPrune, RowNumbers<int32_t, 1>, kBytes>(task);
+}
+
+// Rows of hash files start at multiples of 16 bytes, those of table files one right after the other. For most widths
+// and formats that is the same, and one loop.
 template <typename T, int NV, typename Id, bool kPrune>
 static bool StreamWithRows(const StreamTask& task) {
-  if (task.positions >= 0) return StreamRows<T, NV, Id, kPrune, FixedRows>(task);
-  if (task.splits) return StreamRows<T, NV, Id, kPrune, RowSplits<int64_t>>(task);
-  if (task.stride == 2) return StreamRows<T, NV, Id, kPrune, RowNumbers<int64_t, 2>>(task);
-  return task.rows_wide ? StreamRows<T, NV, Id, kPrune, RowNumbers<int64_t, 1>>(task)
-                        : StreamRows<T, NV, Id, kPrune, RowNumbers<int32_t, 1>>(task);
+  constexpr int64_t kDense = StoredBytes<T>(NV * static_cast<int64_t>(sizeof(FloatVector) / sizeof(float)));
+  constexpr int64_t kAligned = (kDense + 15) / 16 * 16;
+  if (task.row_bytes == kDense) return StreamWithStride<T, NV, Id, kPrune, kDense>(task);
+  // Ids of a hash file are 64-bit row numbers.
+  if constexpr (kAligned != kDense && sizeof(Id) == sizeof(int64_t)) {
+    if (task.row_bytes == kAligned) return StreamWithStride<T, NV, Id, kPrune, kAligned>(task);
+  }
+  return false;
 }
 
 template <typename T, int NV>
@@ -202,11 +216,11 @@ static bool StreamTyped(const StreamTask& task) {
   }
 }
 
-// One stored row as the output wants it. kWidth 0: the width is task.width.
+// One stored row as the output wants it. kWidth 0: the width is task.width, and rows are task.row_bytes apart.
 template <typename T, typename Id, int64_t kWidth>
 static bool StreamCopy(const StreamTask& task) {
   const int64_t width = kWidth > 0 ? kWidth : task.width;
-  const int64_t bytes = StoredBytes<T>(width);
+  const int64_t bytes = kWidth > 0 ? StoredBytes<T>(width) : task.row_bytes;
   const int64_t out_bytes = width * static_cast<int64_t>(sizeof(typename Traits<T>::Out));
   const Id* const ids = IdsOf<Id>(task);
   const uint64_t table_rows = static_cast<uint64_t>(task.table_rows);
@@ -230,6 +244,7 @@ static bool StreamCopy(const StreamTask& task) {
 
 template <typename T, typename Id>
 static bool StreamCopyAny(const StreamTask& task) {
+  if (task.row_bytes != StoredBytes<T>(task.width)) return StreamCopy<T, Id, 0>(task);
   switch (task.width) {
     case 1:
       return StreamCopy<T, Id, 1>(task);
