@@ -210,8 +210,9 @@ class DeltaCheckpointManager:
 
     def _point_at(self, saves: tuple[Save, ...]) -> None:
         """For `tf.train.latest_checkpoint`; a restore by this class does not look at it."""
-        names = [save.name for save in saves]
-        tf.compat.v1.train.update_checkpoint_state(str(self._directory), names[-1], names)
+        lines = [f'model_checkpoint_path: "{saves[-1].name}"']
+        lines += [f'all_model_checkpoint_paths: "{save.name}"' for save in saves]
+        listed.replace(self._directory / "checkpoint", "\n".join(lines) + "\n")
 
     def restore(self, save: str | None = None, *, verify: bool = True) -> Any:
         """Restores a save: dense variables, and every table as it was, from the full save and the deltas up to it.

@@ -106,13 +106,18 @@ def write(directory: Path, saves: Sequence[Save]) -> None:
     """Replaces the list: the moment from which a save counts."""
     listed = [dataclasses.asdict(save) for save in saves]
     told = {"format": FORMAT, "sha256": _digest(listed), "saves": listed}
-    temporary = directory / f".{FILE_NAME}.{os.getpid()}"
+    replace(directory / FILE_NAME, json.dumps(told, indent=1))
+
+
+def replace(path: Path, text: str) -> None:
+    """Gives a file other contents, on the disk, by one rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(told, file, indent=1)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, directory / FILE_NAME)
-    sync(directory)
+    os.replace(temporary, path)
+    sync(path.parent)
 
 
 def _digest(saves: Any) -> str:

@@ -15,6 +15,8 @@ from tfctr.embedding.inspection.columns import Column, Progress, block_rows, no_
 from tfctr.embedding.inspection.sources import Source, Table
 from tfctr.errors import CorruptFileError, UsageError
 
+_FROZEN = ("bundle", "hash file")  # kinds of sources that keep keys and values only
+
 
 @dataclasses.dataclass
 class ColumnDifference:
@@ -102,10 +104,11 @@ def compare(
       UsageError: neither side has the table.
       CorruptFileError: a checksum is wrong.
     """
+    a, b = _named_alike(a, b), _named_alike(b, a)
     if table is not None and table not in a.tables and table not in b.tables:
         a.table(table)
     names = [table] if table is not None else sorted({*a.tables, *b.tables})
-    mixed = a.kind != b.kind and "bundle" in (a.kind, b.kind)
+    mixed = any(side.kind in _FROZEN for side in (a, b)) and not all(side.kind in _FROZEN for side in (a, b))
     remarks = []
     tables = []
     for name in names:
@@ -124,6 +127,19 @@ def compare(
     elif mixed and table is None:
         remarks.append("variables are not compared: one side is a bundle, whose dense weights lie in its graph")
     return Differences(tables, variables, remarks)
+
+
+def _named_alike(frozen: Source, other: Source) -> Source:
+    """The tables of a bundle under the names of the checkpoint that they were made from, where the other side has those
+    and lacks theirs."""
+    if frozen.kind not in _FROZEN or other.kind in _FROZEN:
+        return frozen
+    names = {
+        name: table.source if name not in other.tables and table.source in other.tables else name
+        for name, table in frozen.tables.items()
+    }
+    tables = {names[name]: dataclasses.replace(table, name=names[name]) for name, table in frozen.tables.items()}
+    return dataclasses.replace(frozen, tables=tables)
 
 
 def _only(name: str, a: Source, b: Source) -> TableDifference:

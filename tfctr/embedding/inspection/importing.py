@@ -152,6 +152,8 @@ class _TableWriter:
         self._where = f"{rows.path}: table {name!r}"
         text = rows.texts.get("config", "")
         self._told = read_description(text, self._where) if text else None
+        if self._told is not None and self._told["format"] != FORMAT:
+            raise InputError(f"{self._where}: its description is that of a delta, expected that of a whole table")
         self._keys: list[np.ndarray] = []
         self._last_step = 0
         self.own_step: int | None = None

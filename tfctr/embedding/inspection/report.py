@@ -110,6 +110,7 @@ def table_json(table: Table) -> dict[str, Any]:
         "step": table.step,
         "time_ms": table.time_ms,
         "left_out": list(table.left_out),
+        "saves": list(table.saves),
         "config": table.config,
     }
 

@@ -17,10 +17,11 @@ import numpy as np
 
 from tfctr.bundle import naming
 from tfctr.core import library
+from tfctr.embedding.inspection import chains
 from tfctr.embedding.inspection.columns import Column, column_of, rows_of
 from tfctr.errors import CorruptFileError, UsageError, VersionError
 
-FORMAT = 1  # of NAME/config
+FORMAT, DELTA_FORMAT = 1, 2  # of NAME/config: a whole table, a delta on another save
 ROOT = "(root)"  # how a table without a name (tf.train.Checkpoint(root=table)) is called
 COUNTERS = ("counters/keys", "counters/counts", "counters/last_step", "counters/last_time")
 BLOOM = "bloom"
@@ -48,6 +49,9 @@ class Table:
       key_dtype: "int64", "string" (the keys are fingerprints) or "": not known.
       left_out: parts that the save left out.
       storage: how values are stored: float32, float16, bfloat16 or int8.
+      saves: of a delta, the checkpoints that make the table up, the whole save first; of a table with an overlay, the
+        two files; else none.
+      source: of a frozen table, its name in the checkpoint that it was made from.
     """
 
     name: str
@@ -63,6 +67,8 @@ class Table:
     key_dtype: str = ""
     left_out: tuple[str, ...] = ()
     storage: str = "float32"
+    saves: tuple[str, ...] = ()
+    source: str = ""
 
     @property
     def rows(self) -> int:
@@ -222,26 +228,19 @@ def _table(prefix: str, folder: str, entries: Mapping[str, Mapping[str, Any]]) -
     """The table whose tensors begin with `folder` ("users/", or "" of a root), and their keys."""
     name = folder.removesuffix("/") or ROOT
     where = f"{prefix}: table {name!r}"
-    text, told = _description(prefix, folder + "config", where)
-    parts: dict[str, Column] = {}
-    used = {folder + "config"}
-    for key in entries:
-        part = key.removeprefix(folder)
-        if not key.startswith(folder) or not _is_part(part):
-            continue
-        column = column_of(prefix, entries[key])
-        if column is None:
-            raise CorruptFileError(f"{where}: tensor {key!r} is {entries[key]['dtype']}, expected numbers")
-        parts[part] = column
-        used.add(key)
-    rows = _whole(told.get("rows"))
-    dim = _checked(where, parts, rows)
+    text, told, parts = _save(prefix, folder, entries)
+    used = {folder + "config", *(folder + part for part in parts)}
+    saves: tuple[str, ...] = ()
+    if told["format"] == DELTA_FORMAT:
+        chain = _chain(where, folder, chains.Save(prefix, parts, told))
+        saves = tuple(save.file for save in chain)
+        parts, text, told = chains.merge(where, chain)
     config = told.get("table")
     table = Table(
         name=name,
         file=prefix,
         kind="embedding",
-        dim=dim,
+        dim=int(parts["values"].shape[1]),
         columns=_ordered(parts),
         counters={part: parts[part] for part in (*COUNTERS, BLOOM) if part in parts},
         description=text,
@@ -250,13 +249,56 @@ def _table(prefix: str, folder: str, entries: Mapping[str, Mapping[str, Any]]) -
         time_ms=_whole(told.get("time_ms")),
         key_dtype=str(told.get("key_dtype") or ""),
         left_out=tuple(str(part) for part in told.get("left_out") or ()),
+        saves=saves,
     )
     return table, used
 
 
+def _save(
+    prefix: str, folder: str, entries: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, dict[str, Any], dict[str, Column]]:
+    """Text and contents of NAME/config, and the tensors of a table, checked against each other."""
+    where = f"{prefix}: table {folder.removesuffix('/') or ROOT!r}"
+    text, told = _description(prefix, folder + "config", where)
+    parts: dict[str, Column] = {}
+    for key in entries:
+        part = key.removeprefix(folder)
+        if not key.startswith(folder) or not _is_part(part):
+            continue
+        column = column_of(prefix, entries[key])
+        if column is None:
+            raise CorruptFileError(f"{where}: tensor {key!r} is {entries[key]['dtype']}, expected numbers")
+        parts[part] = column
+    _check_parts(where, parts, _whole(told.get("rows")))
+    return text, told, parts
+
+
+def _chain(where: str, folder: str, delta: chains.Save) -> list[chains.Save]:
+    """The saves that a delta builds upon, the whole one first.
+
+    Raises:
+      CorruptFileError: one is missing, or another save than the delta was made on.
+    """
+    found = [delta]
+    while found[0].told["format"] == DELTA_FORMAT:
+        previous = found[0].told["previous"]
+        prefix = os.path.join(os.path.dirname(found[0].file), str(previous["name"]))
+        on = f"{where} is a delta on {prefix}, save {previous['save']}"
+        if not os.path.isfile(prefix + ".index") or prefix in [save.file for save in found]:
+            raise CorruptFileError(f"{on}, which is missing")
+        entries = {entry["key"]: entry for entry in _index(prefix)}
+        if not {folder + part for part in ("config", "keys", "values")} <= entries.keys():
+            raise CorruptFileError(f"{on}, which has no such table")
+        _, told, parts = _save(prefix, folder, entries)
+        if told.get("save") != previous["save"]:
+            raise CorruptFileError(f"{on}, but that is save {told.get('save') or 'without a name'}")
+        found.insert(0, chains.Save(prefix, parts, told))
+    return found
+
+
 def _is_part(part: str) -> bool:
     slot = part.startswith("slots/") and "/" not in part.removeprefix("slots/")
-    return slot or part in ("keys", "values", BLOOM, *ROW_COUNTS, *COUNTERS)
+    return slot or part in ("keys", "values", BLOOM, chains.REMOVED, *ROW_COUNTS, *COUNTERS)
 
 
 def _ordered(parts: Mapping[str, Column]) -> dict[str, Column]:
@@ -289,15 +331,18 @@ def read_description(text: str, where: str) -> dict[str, Any]:
     number = told.get("format") if isinstance(told, dict) else None
     if not isinstance(number, int | float) or number < 1:
         raise CorruptFileError(f"{where} does not say the format, expected JSON with a number 'format'")
-    if number > FORMAT:
+    delta = number == DELTA_FORMAT and isinstance(told.get("previous"), dict)
+    if delta and not {"name", "save"} <= told["previous"].keys():
+        raise CorruptFileError(f"{where} is that of a delta, and does not name the save before it")
+    if number > FORMAT and not delta:
         raise VersionError(
             f"{where} is of format {number:g}, written by a newer tfctr; this one reads formats up to {FORMAT}"
         )
     return told
 
 
-def _checked(where: str, parts: Mapping[str, Column], told_rows: int | None) -> int:
-    """The table's dim. CorruptFileError unless all parts fit each other and what the configuration says."""
+def _check_parts(where: str, parts: Mapping[str, Column], told_rows: int | None) -> None:
+    """CorruptFileError unless all parts fit each other and what the configuration says."""
     rows = rows_of(parts["keys"])
     if told_rows is not None and told_rows != rows:
         raise CorruptFileError(f"{where}: tensor 'keys' has {rows} rows, 'config' says {told_rows}")
@@ -305,7 +350,7 @@ def _checked(where: str, parts: Mapping[str, Column], told_rows: int | None) -> 
     for part, column in parts.items():
         whole = np.float32 if part == "values" or part.startswith("slots/") else np.int64
         dtype = np.dtype(np.uint8 if part == BLOOM else whole)
-        shape = counted if part in COUNTERS else None if part == BLOOM else (rows,)
+        shape = counted if part in COUNTERS else None if part in (BLOOM, chains.REMOVED) else (rows,)
         wide = dtype == np.float32
         fits = len(column.shape) == (2 if wide else 1) and (shape is None or column.shape[:1] == shape)
         if column.dtype != dtype or not fits:
@@ -313,7 +358,6 @@ def _checked(where: str, parts: Mapping[str, Column], told_rows: int | None) -> 
             raise CorruptFileError(
                 f"{where}: tensor {part!r} is {column.dtype} {list(column.shape)}, expected {wanted}"
             )
-    return int(parts["values"].shape[1])
 
 
 def _whole(value: Any) -> int | None:

@@ -170,9 +170,14 @@ def row_norms(values: np.ndarray) -> np.ndarray:
 
 
 def layout_of(table: Table) -> dict[str, Any] | None:
-    """What the native library says of a row of the table's configuration; None where that is not known."""
-    if table.config is None:
-        return None
+    """What the native library says of a row of the table's configuration; None where that is not known.
+
+    A frozen table's configuration does not say which slots it was trained with.
+    """
+    return None if table.config is None or table.kind == "hash" else _layout(table)
+
+
+def _layout(table: Table) -> dict[str, Any] | None:
     try:
         return dict(library.native().embedding_layout(json.dumps(table.config)))
     except ValueError:  # a member that this version does not know: sizes are then not known either
@@ -180,7 +185,7 @@ def layout_of(table: Table) -> dict[str, Any] | None:
 
 
 def _initial_rows(table: Table) -> Callable[[np.ndarray], np.ndarray] | None:
-    if layout_of(table) is None or table.storage != "float32":
+    if table.config is None or _layout(table) is None or table.storage != "float32":
         return None
     native, config = library.native(), json.dumps(table.config)
     return lambda keys: native.initial_rows(config, keys)

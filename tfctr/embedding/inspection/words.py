@@ -30,6 +30,8 @@ def facts(report: Report) -> list[tuple[str, str]]:
     if table.step is not None or table.time_ms:
         step = "" if table.step is None else f"step {table.step:,}, "
         rows.append(("saved at", step + time_words(table.time_ms)))
+    if table.saves:
+        rows.append(("made up of", f"{len(table.saves)} saves: {', '.join(table.saves)}"))
     if table.left_out:
         rows.append(("left out by the save", ", ".join(table.left_out)))
     rows += [("all zero", share(dead.zero, table.rows))]
