@@ -7,6 +7,7 @@ when first used. Serving:
   tfctr.refresh(...)          bundle + newer export of its model -> bundle with the new weights
   tfctr.bisect(...)           which pass makes a converted model differ
   tfctr.ServingSession(path)  runs a bundle or a SavedModel
+  tfctr.load_table(path)      rows of a bundle's table, or of a table file, by key
   tfctr.passes                write and test your own rewrite rule
 
 Training (docs/embedding_variable.md):
@@ -32,6 +33,7 @@ from tfctr.version import __version__
 if TYPE_CHECKING:
     from tfctr import keras, passes
     from tfctr.bisecting import bisect
+    from tfctr.bundle.tables import load_table
     from tfctr.converting import convert
     from tfctr.embedding import optimizers, warm_start
     from tfctr.embedding.checkpoint import CheckpointOptions, checkpoint_options
@@ -81,6 +83,7 @@ __all__ = [
     "embedding_lookup_group",
     "embedding_lookup_sparse",
     "keras",
+    "load_table",
     "minimize",
     "optimizers",
     "passes",
@@ -91,6 +94,7 @@ __all__ = [
 # Module -> the names it gives, imported on first use: serving never imports graph_opt, `tfctr --help` no TensorFlow.
 _FROM = {
     "tfctr.bisecting": ("bisect",),
+    "tfctr.bundle.tables": ("load_table",),
     "tfctr.converting": ("convert",),
     "tfctr.embedding.checkpoint": ("CheckpointOptions", "checkpoint_options"),
     "tfctr.embedding.clock": ("ManualClock",),

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "external/farmhash_archive/src/farmhash.h"
 #include "tfctr/core/lookup/row_narrowing.h"
 #include "tfctr/core/lookup/row_widening.h"
 #include "tfctr/core/runtime/hash_from_checkpoint.h"
@@ -253,6 +254,14 @@ py::dict BuildFromCheckpoint(const py::object& prefix_object, const std::string&
   return info;
 }
 
+// The int64 keys of strings (bytes, or str as UTF-8): what tf.fingerprint gives.
+Ints Fingerprints(const std::vector<std::string>& texts) {
+  Ints keys(static_cast<py::ssize_t>(texts.size()));
+  int64_t* to = keys.mutable_data();
+  for (const std::string& text : texts) *to++ = static_cast<int64_t>(::util::Fingerprint64(text.data(), text.size()));
+  return keys;
+}
+
 // tfctr.core._native.HashTable
 class HashTable {
  public:
@@ -370,6 +379,8 @@ void BindHashTables(py::module_& module) {
   module.def("hash_info", &HashInfo, py::arg("path"),
              "Checks footer, sizes and index header of a hash file. Returns what file_info does, and rows, dim, "
              "storage, row_bytes, lines, step, time_ms, source, key_dtype, config (JSON).");
+  module.def("fingerprint64", &Fingerprints, py::arg("texts"),
+             "int64 keys of a list of str or bytes, as tables with string keys have them (farmhash64).");
   py::class_<HashTable>(module, "HashTable", "An open hash file.")
       .def(py::init<const py::object&>(), py::arg("path"))
       .def_property_readonly("name", [](const HashTable& table) { return table.file().name(); })
