@@ -56,7 +56,7 @@ def test_round_trip_is_exact(saved, tmp_path, fmt):
         "words": make("words", 2, key_dtype=tf.string, admission=None, eviction=None, optimizer=None),
         "empty": make("empty"),
     }
-    status = tf.train.Checkpoint(**fresh).restore(str(tmp_path / "again"))
+    status = tf.train.Checkpoint(**fresh).read(str(tmp_path / "again"))
     status.assert_consumed()
     for name, table in fresh.items():
         assert_equal(table, tables[name])
@@ -97,7 +97,7 @@ def test_plain_arrays_become_a_table(tmp_path, capsys):
     assert "users: 3 rows x 2, keys, values; not taken: comment" in capsys.readouterr().out
     for options in ({"optimizer": None, "admission": None, "eviction": None}, {}):  # slots are not missed
         table = make(dim=2, **options)
-        tf.train.Checkpoint(users=table).restore(str(tmp_path / "ckpt")).assert_existing_objects_matched()
+        tf.train.Checkpoint(users=table).read(str(tmp_path / "ckpt")).assert_existing_objects_matched()
         np.testing.assert_array_equal(table.lookup([9, -7, 5, 4]), [[4, 5], [2, 3], [0, 1], [0, 0]])
     table = make(dim=2)
     checkpoint.restore_tables(str(tmp_path / "ckpt"), {"users": table})
@@ -122,7 +122,7 @@ def test_columns_by_name(tmp_path):
     table = make("words", 2, key_dtype=tf.string, eviction=tfctr.StepEviction(5))
     model = tf.Module()
     model.words = table
-    tf.train.Checkpoint(model=model).restore(str(tmp_path / "ckpt")).assert_consumed()
+    tf.train.Checkpoint(model=model).read(str(tmp_path / "ckpt")).assert_consumed()
     np.testing.assert_array_equal(table.lookup(["v2", "w0"]), [[2, 4], [1, 3]])
     assert int(table.step) == 10 and table.frequency(["v1"]).tolist() == [4]
     assert sorted(table.export().last_step) == [7, 7, 7, 8, 9, 10]
@@ -146,7 +146,7 @@ def test_a_static_table_becomes_one(tmp_path):
     run("export", prefix, tmp_path / "t.npz", "--table", "table")
     run("import", tmp_path / "t.npz", tmp_path / "ev")
     table = make("table", 2)
-    tf.train.Checkpoint(table=table).restore(str(tmp_path / "ev")).assert_existing_objects_matched()
+    tf.train.Checkpoint(table=table).read(str(tmp_path / "ev")).assert_existing_objects_matched()
     np.testing.assert_array_equal(table.lookup([3, 0, 4]), [[6, 7], [0, 1], [0, 0]])
 
 
@@ -157,7 +157,7 @@ def test_root_of_a_checkpoint(tmp_path):
     run("export", prefix, tmp_path / "t.npz")
     run("import", tmp_path / "t.npz", tmp_path / "again")
     again = make()
-    tf.train.Checkpoint(root=again).restore(str(tmp_path / "again")).assert_consumed()
+    tf.train.Checkpoint(root=again).read(str(tmp_path / "again")).assert_consumed()
     assert_equal(again, table)
 
 

@@ -165,7 +165,7 @@ class CheckpointColumn:
 def _read_into(fd: int, offset: int, buffer: np.ndarray, path: str, tensor: str) -> None:
     at = 0
     while at < len(buffer):
-        read = os.preadv(fd, [memoryview(buffer[at:])], offset + at)
+        read = os.preadv(fd, [buffer[at:].data], offset + at)
         if read == 0:
             raise CorruptFileError(f"{path}: it ends within tensor {tensor!r}: it has been cut short")
         at += read
@@ -192,8 +192,8 @@ def column_of(prefix: str, entry: Mapping[str, Any]) -> CheckpointColumn | None:
     shape = tuple(int(size) for size in entry["shape"])
     rows = shape[0] if shape else 1
     if not entry["slices"]:
-        pieces = (_piece(entry, 0, rows),) if rows else ()
-        return CheckpointColumn(entry["key"], prefix, dtype, shape, pieces)
+        whole = (_piece(entry, 0, rows),) if rows else ()
+        return CheckpointColumn(entry["key"], prefix, dtype, shape, whole)
     pieces = tuple(_piece(part, part["start"][0], part["length"][0]) for part in entry["slices"])
     if any(tuple(part["length"][1:]) != shape[1:] for part in entry["slices"]):
         return None  # partitioned along another axis

@@ -86,7 +86,7 @@ class Differences:
 
     @property
     def differs(self) -> bool:
-        return any(one.differs for one in (*self.tables, *self.variables))
+        return any(one.differs for one in self.tables) or any(one.differs for one in self.variables)
 
 
 def compare(
@@ -264,7 +264,7 @@ def _apart(mine: np.ndarray, theirs: np.ndarray, tolerance: float) -> tuple[np.n
         distance[np.isnan(distance)] = np.inf
         if tolerance == 0:
             return ~same.all(axis=1), distance
-    return (distance > tolerance).any(axis=1), distance
+    return np.asarray((distance > tolerance).any(axis=1)), distance
 
 
 def _wide(array: np.ndarray) -> type:
@@ -296,8 +296,8 @@ def _compare_counters(told: TableDifference, a: Table, b: Table, progress: Progr
                 )
             )
     if "bloom" in a.counters and "bloom" in b.counters:
-        cells = [read_all(table.counters["bloom"], progress) for table in (a, b)]
-        told.bloom_changed = not np.array_equal(*cells)
+        one, other = (read_all(table.counters["bloom"], progress) for table in (a, b))
+        told.bloom_changed = not np.array_equal(one, other)
 
 
 def _present(table: Table, progress: Progress) -> tuple[np.ndarray, dict[str, np.ndarray]]:

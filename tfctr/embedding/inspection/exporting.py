@@ -89,7 +89,7 @@ def export_variable(name: str, column: Column, out: Path, fmt: str, progress: Pr
             "an embedding table"
         )
     rows = column.shape[0]
-    columns = {"keys": _Numbers(column.file, rows), "values": _AsFloat(column)}
+    columns: dict[str, Column] = {"keys": _Numbers(column.file, rows), "values": _AsFloat(column)}
     texts = {"table": name}
     with new_file(out) as file:
         if fmt == "npz":

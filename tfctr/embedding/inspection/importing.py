@@ -24,6 +24,7 @@ from tfctr.embedding.inspection import exporting, object_graph
 from tfctr.embedding.inspection.columns import Progress, no_progress
 from tfctr.embedding.inspection.row_files import RowFile, open_rows
 from tfctr.embedding.inspection.sources import BLOOM, COUNTERS, FORMAT, ROOT, ROW_COUNTS, Table, read_description
+from tfctr.embedding.options import Uniform
 from tfctr.errors import InputError, TfctrError, UsageError
 
 
@@ -287,7 +288,7 @@ class _TableWriter:
         made = table_config.table_options(
             "table" if self._name == ROOT else self._name,
             self._dim(parts),
-            initializer=table_config.Uniform(),
+            initializer=Uniform(),
             default_value=0.0,
             evict_every_steps=0,
             evict_on_save=False,

@@ -97,7 +97,7 @@ class ParquetRows:
         used = {name for given in self.parts.values() for name in ([given] if isinstance(given, str) else given)}
         self.ignored = [name for name in there if name not in used]
         for part, given in self.parts.items():
-            kind = schema.field(given).type if isinstance(given, str) and given in there else None
+            kind: Any = schema.field(given).type if isinstance(given, str) and given in there else None
             if not isinstance(given, str):
                 self.widths[part] = len(given)
             elif getattr(kind, "list_size", -1) > 0:

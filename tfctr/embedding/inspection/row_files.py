@@ -32,11 +32,11 @@ class RowFile(Protocol):
 
     path: str
     rows: int
-    parts: Sequence[str]
-    widths: Mapping[str, int]
-    texts: Mapping[str, str]
+    parts: list[str]
+    widths: dict[str, int]
+    texts: dict[str, str]
     step: int | None
-    ignored: Sequence[str]
+    ignored: list[str]
     strings: bool
 
     @property
