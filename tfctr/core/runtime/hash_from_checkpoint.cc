@@ -207,4 +207,11 @@ Result<HashBuild> HashFileFromCheckpoint(const std::string& prefix, const std::s
   return HashBuild{values.max_abs_error()};
 }
 
+Result<FrozenDescription> DescribeFrozen(const std::string& prefix, const std::string& table) {
+  const std::string what = "embedding variable '" + table + "' of checkpoint '" + prefix + "': ";
+  Result<Description> description = ReadDescription(what, prefix, TensorName(table, "config"));
+  if (!description.ok()) return description.status();
+  return FrozenDescription{description.value().config.default_value, description.value().metadata};
+}
+
 }  // namespace tfctr

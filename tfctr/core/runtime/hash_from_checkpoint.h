@@ -5,6 +5,7 @@
 #define TFCTR_CORE_RUNTIME_HASH_FROM_CHECKPOINT_H_
 
 #include <string>
+#include <vector>
 
 #include "tfctr/core/storage/dtype.h"
 #include "tfctr/core/storage/hash_file_writer.h"
@@ -22,6 +23,13 @@ struct HashBuild {
 // what was written, or a key is there twice.
 Result<HashBuild> HashFileFromCheckpoint(const std::string& prefix, const std::string& table, const std::string& path,
                                          const std::string& name, DType storage, const HashFileProgress& progress);
+
+// What a hash file of that table has beside its rows: the default row [dim], and its metadata (step, time_ms, ...).
+struct FrozenDescription {
+  std::vector<float> default_row;
+  Metadata metadata;
+};
+Result<FrozenDescription> DescribeFrozen(const std::string& prefix, const std::string& table);
 
 }  // namespace tfctr
 

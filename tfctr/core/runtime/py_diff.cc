@@ -2,14 +2,17 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tfctr/core/kernels/ev_bundle.h"
+#include "tfctr/core/lookup/row_narrowing.h"
 #include "tfctr/core/lookup/table_diff.h"
 #include "tfctr/core/runtime/checkpoint_index.h"
+#include "tfctr/core/runtime/hash_from_checkpoint.h"
 #include "tfctr/core/runtime/py_progress.h"
 #include "tfctr/core/runtime/py_storage_support.h"
 #include "tfctr/core/storage/delta_file.h"
@@ -120,6 +123,30 @@ class Sources {
   CheckpointIndex index_;
 };
 
+// A default row is no part of a delta: that of the newer state must be the one that is served.
+Status CheckDefaultRow(const ServedTable& base, const Described& source) {
+  if (source.kind != "embedding") return Status::Ok();
+  const Result<FrozenDescription> described = DescribeFrozen(source.prefix, source.key);
+  if (!described.ok()) return described.status();
+  const std::vector<float>& row = described.value().default_row;
+  const HashFile* hash = base.hash();
+  if (hash == nullptr || static_cast<int64_t>(row.size()) != hash->dim()) {
+    return Status::Invalid("table '" + base.name() + "' holds " + RowShapeText(base.shape()) +
+                           ", the embedding variable '" + source.key + "' has dim " + std::to_string(row.size()));
+  }
+  std::vector<uint8_t> stored(static_cast<size_t>(StoredRowBytes(hash->storage(), hash->dim())));
+  double error = 0.0;
+  if (const RowNarrower narrow = RowNarrowerOf(hash->storage())) {
+    const std::string wrong = narrow(row.data(), hash->dim(), stored.data(), &error);
+    if (!wrong.empty()) return Status::Invalid("table '" + base.name() + "': the default value " + wrong);
+  } else {
+    std::memcpy(stored.data(), row.data(), stored.size());
+  }
+  if (std::memcmp(stored.data(), hash->default_row(), stored.size()) == 0) return Status::Ok();
+  return Status::Invalid("table '" + base.name() + "': the default value of the embedding variable '" + source.key +
+                         "' is another one, which a delta can't say");
+}
+
 Result<std::shared_ptr<const ServedTable>> Serve(const std::string& kind, const std::string& path,
                                                  const std::string& overlay_path) {
   std::shared_ptr<const OverlayFile> overlay;
@@ -156,6 +183,7 @@ Status RunDiff(const DiffJob& job, const CopyProgress& progress, DiffCounts* cou
   if (!diff.ok()) return diff.status();
   Sources sources(job.options);
   for (const Described& one : job.sources) {
+    TFCTR_RETURN_IF_ERROR(CheckDefaultRow(table, one));
     Result<std::unique_ptr<RowSource>> source = sources.Open(one);
     if (!source.ok()) return source.status();
     TFCTR_RETURN_IF_ERROR(diff.value()->Compare(source.value().get(), progress));
@@ -194,6 +222,14 @@ py::dict DiffTable(const std::string& kind, const py::object& base, const py::ob
 }  // namespace
 
 void BindDiff(py::module_& module) {
+  module.def(
+      "frozen_description",
+      [](const py::object& prefix, const std::string& table) {
+        const FrozenDescription found = Unwrap(DescribeFrozen(PathOf(prefix), table));
+        return py::make_tuple(found.default_row, found.metadata);
+      },
+      py::arg("prefix"), py::arg("table"),
+      "(default row, metadata: step, time_ms, key_dtype, config) of an embedding variable of a checkpoint.");
   module.def("diff_table", &DiffTable, py::arg("kind"), py::arg("base"), py::arg("overlay"), py::arg("out"),
              py::arg("sources"), py::arg("dtype"), py::arg("width"), py::arg("base_step") = py::none(),
              py::arg("trust") = false, py::arg("extra") = Metadata(), py::arg("progress") = py::none(),
