@@ -32,22 +32,36 @@ def add_hash(item: GraphItem, checkpoint: Checkpoint, place: str, name: str) -> 
     for index, known in enumerate(item.files):
         if known.kind == HASH and known.source == place:
             return index
-    rows, dim = table_shape(checkpoint, place)
-    path = new_path(item, name, ".hash")
-    size, fingerprint = 0, ""
-    if path is not None:
-        with native_errors():
-            info = _native().build_hash_table_from_checkpoint(
-                checkpoint.prefix, place, path, name=name, progress=_steps(item.on_copied)
-            )
-        size, fingerprint = path.stat().st_size, info["fingerprint"]
-        rows = info["rows"]
-    file = StoreFile(
-        kind=HASH, path=path, name=name, dtype="float32", shape=(rows, dim), source=place, bytes=size,
-        fingerprint=fingerprint,
-    )  # fmt: skip
+    path = new_path(item, name, ".hash") if item.copies_tables else None
+    if path is None:
+        shape = table_shape(checkpoint, place)
+        file = StoreFile(kind=HASH, path=None, name=name, dtype="float32", shape=shape, source=place)
+    else:
+        write_hash(checkpoint, place, path, name, item.on_copied)
+        file = described_hash(path, place, name)
     item.files.append(file)
     return len(item.files) - 1
+
+
+def write_hash(
+    checkpoint: Checkpoint, place: str, path: Path, name: str, on_copied: Callable[[int], None] | None = None
+) -> None:
+    """Makes the hash file of the table that ``checkpoint`` calls ``place``; ``on_copied`` gets bytes as they are
+    written.
+    """
+    with native_errors():
+        _native().build_hash_table_from_checkpoint(
+            checkpoint.prefix, place, path, name=name, progress=_steps(on_copied)
+        )
+
+
+def described_hash(path: Path, place: str, name: str) -> StoreFile:
+    """The hash file at ``path``, made from the table that its checkpoint calls ``place``."""
+    info = _native().hash_info(path)
+    return StoreFile(
+        kind=HASH, path=path, name=name, dtype="float32", shape=(info["rows"], info["dim"]), source=place,
+        bytes=path.stat().st_size, fingerprint=info["fingerprint"],
+    )  # fmt: skip
 
 
 def add_built_hash(

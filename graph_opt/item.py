@@ -180,6 +180,8 @@ class GraphItem:
     sample_keys: some keys of vocabularies that were only analysed.
     restore_op, restore_filename: node that restores the mutable state and its filename tensor, "" where there is none.
     mutable_state: variables and tables that stay, and why.
+    copies_tables: whether tables of variables are copied into files; else only their place is known (a delta reads the
+    rows where they lie).
     on_copied: called with the number of table bytes just copied.
     described: signature infos as in a manifest, where they are known already.
     unfused: the graph before its lookups were fused, kept where a later pass generates inputs from what it says about
@@ -214,6 +216,7 @@ class GraphItem:
     restore_op: str = ""
     restore_filename: str = ""
     mutable_state: list[MutableState] = dataclasses.field(default_factory=list)
+    copies_tables: bool = True
     on_copied: Callable[[int], None] | None = None
     described: dict[str, Any] | None = None
     unfused: GraphItem | None = None

@@ -120,7 +120,7 @@ def add_table(item: GraphItem, checkpoint: Checkpoint, ref: CheckpointRef, name:
     if known is not None:
         return known
     entry = checkpoint.entry(ref)
-    path = new_path(item, name, ".table")
+    path = new_path(item, name, ".table") if item.copies_tables else None
     if path is not None:
         checkpoint.copy(ref, path, name, item.on_copied)
     return append_file(item, path, "table", name, entry.dtype, entry.shape, source, ref=ref)

@@ -22,7 +22,7 @@ from graph_opt.view import GraphView, canonical, is_control, node_of, port_of
 from tfctr.errors import ConvertAnewError
 
 CONSTANT = "tfctr/constant/"  # prefix of a variable that became a constant
-_STORE_OPS = ("TfctrTable", "TfctrVocabFind")
+_STORE_OPS = ("TfctrTable", "TfctrVocabFind", "TfctrHashLookup")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,10 +169,15 @@ class _Matcher:
 
 
 def compare_files(old: StoreFile, new: StoreFile) -> None:
-    """ConvertAnewError where a table's dtype or shape changed. A vocabulary may hold other entries."""
-    if old.kind != new.kind or old.dtype != new.dtype or (old.kind == "table" and old.shape != new.shape):
-        what = f"table {old.name!r}" + ("" if old.name == new.name else f" ({new.name!r} in the new model)")
-        raise changed(what if old.kind == "table" else f"vocabulary {old.name!r}", *(_file_text(f) for f in (old, new)))
+    """ConvertAnewError where dtype or shape of a table, or the width of an embedding variable, changed. A vocabulary
+    may hold other entries, an embedding variable other keys.
+    """
+    same_shape = {"table": old.shape == new.shape, "hash": old.shape[1:] == new.shape[1:]}
+    if old.kind != new.kind or old.dtype != new.dtype or not same_shape.get(old.kind, True):
+        what = {"table": "table", "hash": "embedding variable"}.get(old.kind, "vocabulary") + f" {old.name!r}"
+        if old.kind != "vocab" and old.name != new.name:
+            what += f" ({new.name!r} in the new model)"
+        raise changed(what, *(_file_text(f) for f in (old, new)))
 
 
 def changed(what: str, old: str, new: str) -> ConvertAnewError:
@@ -216,7 +221,9 @@ def _tensor_text(tensor: Any) -> str:
 
 
 def _file_text(file: StoreFile) -> str:
-    return f"{file.dtype} {list(file.shape)}" if file.kind == "table" else f"{file.kind} of {file.dtype} keys"
+    if file.kind == "table":
+        return f"{file.dtype} {list(file.shape)}"
+    return f"dim {file.shape[1]}" if file.kind == "hash" else f"{file.kind} of {file.dtype} keys"
 
 
 def _value_text(value: Any) -> str:

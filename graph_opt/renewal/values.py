@@ -20,6 +20,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import dtypes
 
 from graph_opt import pipeline
+from graph_opt.hash_files import HASH, described_hash, table_shape, tensor_key, write_hash
 from graph_opt.item import CheckpointRef, GraphItem, MutableState, StoreFile
 from graph_opt.options import ConvertOptions
 from graph_opt.renewal.matching import changed, match
@@ -57,7 +58,8 @@ class NewValues:
 def read_values(
     record: Record, source: SavedModelSource, bundle: Bundle, work: GraphItem, options: ConvertOptions
 ) -> NewValues:
-    """work: an empty item with the folder for the files and what is to be told of them. ConvertAnewError where the
+    """work: an empty item with the folder for the files and what is to be told of them; where it does not copy tables
+    (``GraphItem.copies_tables``), their ``files`` say where the rows lie and have no path. ConvertAnewError where the
     structure is another one.
     """
     key, assets = model_key(source.meta_graph), asset_hashes(source.path / "assets")
@@ -83,9 +85,9 @@ class _Direct:
         stored in fewer bytes there).
         """
         reference = self._reference
-        kept = [self._kept(f) if f.ref is None else None for f in reference.files]
+        kept = [None if self._is_read(f) else self._kept(f) for f in reference.files]
         known = made_of_values(reference)
-        if any(f.ref is None and path is None for f, path in zip(reference.files, kept, strict=True)):
+        if any(not self._is_read(f) and path is None for f, path in zip(reference.files, kept, strict=True)):
             return None
         if any(name not in known for name in self._record.empty):
             return None
@@ -111,10 +113,17 @@ class _Direct:
             same_export=True,
         )
 
+    @staticmethod
+    def _is_read(file: StoreFile) -> bool:
+        """Whether it is made from the checkpoint."""
+        return file.ref is not None or file.kind == HASH
+
     def _kept(self, file: StoreFile) -> Path | None:
-        """Where the old bundle has a file that no variable is behind."""
-        for entry in self._bundle.manifest["store"]["files"]:
-            if (entry["kind"], entry.get("source")) == (file.kind, file.source):
+        """Where the old bundle has a file that no variable is behind; None for one with changed rows over it."""
+        entries = self._bundle.manifest["store"]["files"]
+        overlaid = {entry.get("base") for entry in entries if entry["kind"] == "overlay"}
+        for entry in entries:
+            if (entry["kind"], entry.get("source")) == (file.kind, file.source) and entry["index"] not in overlaid:
                 return self._bundle.path / entry["file"]
         return None
 
@@ -123,13 +132,20 @@ class _Direct:
         for file in files:
             if file.ref is not None:
                 self._check(f"table {file.name!r}", file.ref, file.dtype, file.shape)
-        suffix = {"table": ".table", "vocab": ".vocab"}
+            elif file.kind == HASH:
+                self._check_hash(file)
+        if not work.copies_tables:
+            work.files += [dataclasses.replace(f, path=kept[k]) for k, f in enumerate(files)]
+            return
+        suffix = {"table": ".table", "vocab": ".vocab", HASH: ".hash"}
         paths = [new_path(work, f.name, suffix[f.kind], k) for k, f in enumerate(files)]
 
         def copy(number: int) -> None:
             file, path, old = files[number], paths[number], kept[number]
             assert path is not None
-            if file.ref is not None:
+            if file.kind == HASH:
+                write_hash(self._checkpoint, file.source, path, file.name, work.on_copied)
+            elif file.ref is not None:
                 self._checkpoint.copy(file.ref, path, file.name, work.on_copied)
             elif old is not None:
                 _copy_checked(old, path)
@@ -138,7 +154,24 @@ class _Direct:
             for _ in pool.map(copy, range(len(files))):
                 pass
         for file, path in zip(files, paths, strict=True):
-            append_file(work, path, file.kind, file.name, file.dtype, file.shape, file.source, ref=file.ref)
+            assert path is not None
+            if file.kind == HASH:
+                work.files.append(described_hash(path, file.source, file.name))
+            else:
+                append_file(work, path, file.kind, file.name, file.dtype, file.shape, file.source, ref=file.ref)
+
+    def _check_hash(self, file: StoreFile) -> None:
+        """The width must be as it was; how many rows there are is free."""
+        for part in ("keys", "values", "config"):
+            key = tensor_key(file.source, part)
+            if key not in self._checkpoint.entries:
+                raise UsageError(
+                    f"{self._checkpoint.prefix}.index has no tensor {key!r}, which the embedding variable "
+                    f"{file.name!r} is read from"
+                )
+        _, dim = table_shape(self._checkpoint, file.source)
+        if dim != file.shape[1]:
+            raise changed(f"embedding variable {file.name!r}", f"dim {file.shape[1]}", f"dim {dim}")
 
     def _check(self, what: str, ref: CheckpointRef, dtype: str | None, shape: tuple[int, ...]) -> None:
         if ref.key not in self._checkpoint.entries:
@@ -172,6 +205,7 @@ def _compared(
     old = record.reference
     new = inline(source, [name for name in old.optimise if name in source.signatures] or None)
     new.store_name, new.work_dir, new.on_copied = work.store_name, work.work_dir, work.on_copied
+    new.copies_tables = work.copies_tables
     pipeline.run_passes(new, pipeline.REFERENCE_PASSES, options)
     found = match(old, new)
     nodes = {node.name: node for node in new.graph_def.node}
@@ -204,4 +238,4 @@ def _renamed(old: meta_graph_pb2.AssetFileDef, new: meta_graph_pb2.AssetFileDef)
 def describe_values(values: NewValues) -> dict[str, Any]:
     """For the manifest: how the structure was found to be the same."""
     how = "the same export" if values.same_export else f"compared node by node ({values.nodes} nodes)"
-    return {"structure": how, "weights": len(values.weights), "tables": sum(f.kind == "table" for f in values.files)}
+    return {"structure": how, "weights": len(values.weights), "tables": sum(f.kind != "vocab" for f in values.files)}
