@@ -42,7 +42,7 @@ EVICTIONS = {
 
 
 def make(shards: int = 5, clock: tfctr.ManualClock | None = None, **options: Any) -> tfctr.EmbeddingVariable:
-    given = {"optimizer": tfctr.optimizers.Adagrad(0.1), "seed": 3, "record_changes": True} | options
+    given: dict[str, Any] = {"optimizer": tfctr.optimizers.Adagrad(0.1), "seed": 3, "record_changes": True} | options
     return tfctr.EmbeddingVariable(4, "items", shards=shards, clock=clock, **given)
 
 
@@ -125,7 +125,7 @@ def live(folder: Path, rounds: int, seed: int, **options: Any) -> Iterator[tuple
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_base_and_deltas_are_the_full_save(tmp_path: Path, optimizer: str) -> None:
     seed = sorted(OPTIMIZERS).index(optimizer)
-    options = {
+    options: dict[str, Any] = {
         "optimizer": OPTIMIZERS[optimizer],
         "admission": [*ADMISSIONS.values()][seed % 4],
         "eviction": [*EVICTIONS.values()][seed % 3],
@@ -143,7 +143,8 @@ def test_base_and_deltas_are_the_full_save(tmp_path: Path, optimizer: str) -> No
 @pytest.mark.parametrize("admission", ADMISSIONS)
 @pytest.mark.parametrize("eviction", EVICTIONS)
 def test_every_admission_with_every_eviction(tmp_path: Path, admission: str, eviction: str) -> None:
-    options = {"admission": ADMISSIONS[admission], "eviction": EVICTIONS[eviction], "evict_on_save": eviction != "none"}
+    options: dict[str, Any] = {"admission": ADMISSIONS[admission], "eviction": EVICTIONS[eviction]}
+    options["evict_on_save"] = eviction != "none"
     everything = []
     for manager, save, expected in live(tmp_path, 6, len(admission) * len(eviction), **options):
         everything.append((save, expected))
@@ -248,12 +249,12 @@ def test_full_saves_come_when_they_are_due_and_old_chains_go(tmp_path: Path) -> 
     assert {path.name.split(".")[0] for path in tmp_path.glob("ckpt-*")} == {save.name for save in manager.saves}
     assert tf.train.latest_checkpoint(str(tmp_path)) == manager.latest_checkpoint == str(tmp_path / "ckpt-10")
     many = manager_of(make(), tmp_path / "many", max_delta_rows=0.5)
-    kinds = []
+    done = []
     for _ in range(4):
         train(many._checkpoint.table, range(20))
-        kinds.append(many.save())
-    assert [save.is_delta for save in kinds] == [False, True, False, True]
-    assert "max_delta_rows" in kinds[2].why
+        done.append(many.save())
+    assert [save.is_delta for save in done] == [False, True, False, True]
+    assert "max_delta_rows" in done[2].why
 
 
 def test_much_that_changed_is_saved_whole_in_the_chain(tmp_path: Path) -> None:
@@ -438,12 +439,13 @@ def test_keras_models_and_objects_that_are_made_later(tmp_path: Path) -> None:
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
-    for options, words in [
+    bad: list[tuple[dict[str, Any], str]] = [
         ({"max_deltas": -1}, "max_deltas is -1"),
         ({"keep": 0}, "keep is 0"),
         ({"max_delta_rows": float("nan")}, "max_delta_rows"),
         ({"name": "a/b"}, "name is 'a/b'"),
-    ]:
+    ]
+    for options, words in bad:
         with pytest.raises(UsageError, match=words):
             manager_of(make(), tmp_path, **options)
     with pytest.raises(UsageError, match="a folder of this machine"):

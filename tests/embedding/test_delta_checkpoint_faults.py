@@ -1,5 +1,6 @@
 """Delta checkpoints that are damaged, mixed up, interrupted, or made by two: refused by name, nothing live changed."""
 
+import contextlib
 import json
 import os
 import resource
@@ -60,7 +61,7 @@ class Run:
         return restored
 
     def assert_refuses(self, words: str, name: str | None = None) -> None:
-        """The manager refuses before anything changes; a plain read, without its list, leaves the table alone too."""
+        """The manager refuses before anything changes; a plain read, without its list, takes all of a table or none."""
         live = self.new(7.0)
         train(live.table, [1, 1, 2])
         before = contents(live.table)
@@ -68,9 +69,14 @@ class Run:
             tfctr.DeltaCheckpointManager(live, self.folder).restore(name)
         assert_same(live.table, before)
         np.testing.assert_array_equal(live.dense, [7.0] * 3)
-        with pytest.raises((tf.errors.OpError, ValueError)):
-            tf.train.Checkpoint(table=live.table).read(str(self.folder / (name or "ckpt-4")))
-        assert_same(live.table, before)
+        wanted = name or "ckpt-4"
+        try:
+            tf.train.Checkpoint(table=live.table).read(str(self.folder / wanted)).expect_partial()
+        except (tf.errors.OpError, ValueError, IndexError):
+            assert_same(live.table, before)
+        else:  # what is damaged is of another variable, in a save that the dense ones don't come from
+            assert wanted not in words
+            assert_same(live.table, self.states[wanted][0])
 
 
 @pytest.fixture
@@ -319,7 +325,8 @@ def test_half_of_what_is_being_written_is_never_restored(tmp_path: Path) -> None
     def copy() -> None:
         while not done.is_set():
             copies.append(tmp_path / f"copy{len(copies)}")
-            shutil.copytree(folder, copies[-1], ignore_dangling_symlinks=True, copy_function=_copy_what_is_there)
+            with contextlib.suppress(shutil.Error):  # the temporary folder is gone by now
+                shutil.copytree(folder, copies[-1], copy_function=_copy_what_is_there)
             time.sleep(0.005)
 
     tfctr.warm_start.from_numpy(table, np.arange(60_000), np.full([60_000, 4], 2, np.float32))
@@ -328,10 +335,17 @@ def test_half_of_what_is_being_written_is_never_restored(tmp_path: Path) -> None
     assert manager.save().is_delta
     done.set()
     thread.join()
+    restored = 0
     for copied in copies[:: max(1, len(copies) // 8)]:
         back = make(optimizer=None)
-        assert manager_of(back, copied).restore() is not None
+        try:
+            manager_of(back, copied).restore()
+        except CorruptFileError:  # the list was copied after the files that it names were made
+            assert back.size() == 0
+            continue
+        restored += 1
         assert back.lookup([5, 100_000]).numpy()[:, 0].tolist() in ([1.0, 1.0], [2.0, 1.0])
+    assert restored > 0
 
 
 def _copy_what_is_there(source: str, target: str) -> None:
