@@ -76,6 +76,11 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& opt
   return std::shared_ptr<const Model>(std::move(model));
 }
 
+absl::Status Model::RunNode(const std::string& node,
+                            const std::vector<std::pair<std::string, tensorflow::Tensor>>& feeds) const {
+  return session_->Run(tensorflow::RunOptions(), feeds, {}, {node}, nullptr, nullptr, pools_);
+}
+
 absl::StatusOr<std::unique_ptr<Program>> Program::Make(std::shared_ptr<const Model> model,
                                                        const std::vector<std::string>& feeds,
                                                        const std::vector<std::string>& fetches, bool trace) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -50,6 +51,9 @@ class Model {
   const std::vector<DeviceUse>& device_uses() const { return device_uses_; }
   // The dense towers that engines run (after the choice of the provider).
   const std::vector<EngineUse>& engines() const { return engines_; }
+  // Runs a node for its effect, fed with these tensors, on the caller's thread.
+  absl::Status RunNode(const std::string& node,
+                       const std::vector<std::pair<std::string, tensorflow::Tensor>>& feeds) const;
 
  private:
   Model() = default;

@@ -1,5 +1,6 @@
 #include "tfctr/core/runtime/py_runtime.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -45,6 +46,13 @@ EngineChoice ChoiceOf(const py::dict& given) {
   return choice;
 }
 
+[[noreturn]] void RaiseLoadFailed(const absl::Status& status) {
+  const py::object type = py::module_::import("tfctr.core._native").attr("LoadFailed");
+  const py::object error = type(absl::StatusCodeToString(status.code()), std::string(status.message()));
+  PyErr_SetObject(type.ptr(), error.ptr());
+  throw py::error_already_set();
+}
+
 std::unique_ptr<ModelHandle> Load(const std::string& path, const std::vector<std::string>& tags, int intra_op_threads,
                                   const py::bytes& config, const DeviceMap& devices, const py::dict& engine) {
   ModelOptions options{path, tags, intra_op_threads, {}, devices, ChoiceOf(engine)};
@@ -56,13 +64,7 @@ std::unique_ptr<ModelHandle> Load(const std::string& path, const std::vector<std
     const py::gil_scoped_release released;
     model = Model::Load(options);
   }
-  if (!model.ok()) {
-    const absl::Status& status = model.status();
-    const py::object type = py::module_::import("tfctr.core._native").attr("LoadFailed");
-    const py::object error = type(absl::StatusCodeToString(status.code()), std::string(status.message()));
-    PyErr_SetObject(type.ptr(), error.ptr());
-    throw py::error_already_set();
-  }
+  if (!model.ok()) RaiseLoadFailed(model.status());
   auto handle = std::make_unique<ModelHandle>();
   handle->model = *std::move(model);
   return handle;
@@ -101,6 +103,23 @@ py::list Engines(const ModelHandle& handle) {
   return result;
 }
 
+// Feeds placeholders `indices` and `filenames` of `node`, which lays these overlays over the store's tables.
+void SwapOverlays(const ModelHandle& handle, const std::string& node, const std::string& indices_name,
+                  const std::string& filenames_name, const std::vector<int64_t>& indices,
+                  const std::vector<std::string>& filenames) {
+  if (indices.size() != filenames.size()) throw py::value_error("swap_overlays: as many indices as file names");
+  const tensorflow::TensorShape shape({static_cast<int64_t>(indices.size())});
+  tensorflow::Tensor numbers(tensorflow::DT_INT64, shape), names(tensorflow::DT_STRING, shape);
+  std::copy(indices.begin(), indices.end(), numbers.flat<int64_t>().data());
+  for (size_t i = 0; i < filenames.size(); ++i) names.flat<tensorflow::tstring>()(i) = filenames[i];
+  absl::Status status;
+  {
+    const py::gil_scoped_release released;
+    status = handle.model->RunNode(node, {{indices_name, numbers}, {filenames_name, names}});
+  }
+  if (!status.ok()) RaiseLoadFailed(status);
+}
+
 py::object Copy(const tensorflow::Tensor& tensor, const py::object& dtype) {
   return TensorToArray(tensorflow::Tensor(tensor), dtype);
 }
@@ -119,6 +138,10 @@ void BindRuntime(py::module_& module) {
            "options (JSON) and threads of all dense towers instead of the graph's. Raises LoadFailed.")
       .def("engines", &Engines,
            "Dense towers run by engines: [{'node', 'label', 'provider', 'precision', 'threads', 'node_def'}].")
+      .def("swap_overlays", &SwapOverlays, py::arg("node"), py::arg("indices_name"), py::arg("filenames_name"),
+           py::arg("indices"), py::arg("filenames"),
+           "Lays other overlays over the tables, all as one, between requests; tables that are not named have none "
+           "then. Raises LoadFailed, with everything as it was.")
       .def("devices", &Devices, "{'session': [names], 'asked': [(device, {op: nodes}, present)]}.")
       .def("signatures", &Signatures, "Signature name -> serialised SignatureDef.");
 

@@ -1,0 +1,172 @@
+"""One loaded model behind a ServingSession: TensorFlow's session, the signature's tensors, the prepared predictor.
+
+Immutable. A session holds one at a time behind one name; a request takes it once and uses nothing else, so that a
+session that changes to another version never mixes two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+
+from tfctr.bundle import input_features
+from tfctr.core import library
+from tfctr.errors import CorruptFileError, UsageError
+from tfctr.serving import dense_form, feature_map
+from tfctr.serving import user_inputs as users
+from tfctr.serving.devices import device_report
+from tfctr.serving.model_folder import load_model
+from tfctr.serving.signature_info import Feature, Output, SignatureInfo, read_signature
+
+_INTERNAL = ("__saved_model_init_op", "__saved_model_train_op")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """What a ServingSession was asked for (see there); where: the model, for messages."""
+
+    where: str
+    signature: str
+    tags: tuple[str, ...]
+    intra_op_threads: int
+    features: tuple[Mapping[str, Any], ...] | None
+    user_features: tuple[str, ...]
+    config: config_pb2.ConfigProto | None
+    device_map: Mapping[str, str] | None
+    engine: str | None
+    fallback: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """model: the native one. tower: what runs the dense tower. hidden: signatures that only forms and the loader use.
+    dense_only: no output is sparse or ragged. packed: requests reach the graph as one arena."""
+
+    model: Any
+    predictor: Any
+    tower: dense_form.DenseTower
+    definitions: Mapping[str, meta_graph_pb2.SignatureDef]
+    hidden: frozenset[str]
+    info: SignatureInfo
+    features: tuple[Feature, ...]
+    users: Any
+    outputs: tuple[Output, ...]
+    packed: bool
+    dense_only: bool
+    devices: Mapping[str, Any]
+
+    @property
+    def signatures(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.definitions) - self.hidden))
+
+
+def load(
+    folder: Path, manifest: Mapping[str, Any] | None, options: LoadOptions, store_paths: Sequence[Path] | None = None
+) -> Loaded:
+    """Loads the SavedModel in ``folder`` and opens its engines.
+
+    manifest: of a bundle, None for a plain SavedModel. store_paths: where the files of its store lie, by index; None:
+    where the manifest says. Errors: see ServingSession.
+    """
+    described: Mapping[str, Any] = {} if manifest is None else manifest["signatures"]
+    files = [] if manifest is None else manifest["store"]["files"]
+    paths = [folder / str(file["file"]) for file in files] if store_paths is None else store_paths
+
+    def load_with(choice: Mapping[str, Any]) -> Any:
+        return load_model(folder, options.tags, options.intra_op_threads, options.config, options.device_map, choice)
+
+    model, tower = dense_form.load_tower(
+        options.where,
+        options.signature,
+        described.get(options.signature, {}),
+        dense_form.Wish(options.engine, options.fallback, options.intra_op_threads),
+        load_with,
+        _path_by_index(options.where, paths),
+    )
+    definitions = {name: meta_graph_pb2.SignatureDef.FromString(data) for name, data in model.signatures().items()}
+    hidden = frozenset((*_INTERNAL, *(name for info in described.values() for name in _other_forms(info))))
+    if options.signature not in definitions:
+        there = ", ".join(sorted(set(definitions) - hidden)) or "none"
+        raise UsageError(f"{options.where}: no signature {options.signature!r}; there is: {there}")
+    applied = tower.applied(described.get(options.signature, {}))
+    return _prepared(folder, model, tower, definitions, hidden, applied, options)
+
+
+def _path_by_index(where: str, paths: Sequence[Path]) -> Callable[[int], Path]:
+    def path(index: int) -> Path:
+        if not 0 <= index < len(paths):
+            raise CorruptFileError(
+                f"{where}: the graph's engine reads file {index} of the store, the manifest has {len(paths)}"
+            )
+        return paths[index]
+
+    return path
+
+
+def _recorded_features(folder: Path, described: Mapping[str, Any], signature: str) -> Iterable[Mapping[str, Any]]:
+    """What the bundle's manifest says, or what was written beside a plain SavedModel."""
+    if "features" in described:
+        return described["features"]  # type: ignore[no-any-return]
+    return input_features.read(folder).get(signature, ())
+
+
+def _prepared(
+    folder: Path,
+    model: Any,
+    tower: dense_form.DenseTower,
+    definitions: Mapping[str, meta_graph_pb2.SignatureDef],
+    hidden: frozenset[str],
+    described: Mapping[str, Any],
+    options: LoadOptions,
+) -> Loaded:
+    where = options.where
+    info = read_signature(definitions[options.signature])
+    recorded = _recorded_features(folder, described, options.signature)
+    given = list(recorded if options.features is None else options.features)
+    features = feature_map.with_features(info, given)
+    found = users.user_inputs(where, info, features, described, options.user_features)
+    packed_name = described.get("packed")
+    packed, outputs = None, info.outputs
+    if described["form"]:
+        outputs = read_signature(users.definition(where, definitions, described["form"])).outputs
+    if packed_name:
+        packed = users.packed_tensors(where, definitions, packed_name)
+        outputs = read_signature(definitions[packed_name]).outputs
+    like = {entry["name"]: (entry.get("domain") or {}).get("like") for entry in described.get("inputs", ())}
+    like |= {entry["parts"]["values"]: entry["like"] for entry in given if entry.get("like")}
+    plan = feature_map.describe(
+        f"model '{where}', signature '{options.signature}'",
+        info,
+        features,
+        packed,
+        outputs,
+        users.describe(where, info, found, definitions) if found else None,
+        {name: of for name, of in like.items() if of},
+    )
+    return Loaded(
+        model=model,
+        predictor=library.native().Predictor(model, plan),
+        tower=tower,
+        definitions=definitions,
+        hidden=hidden,
+        info=info,
+        features=features,
+        users=found,
+        outputs=outputs,
+        packed=packed is not None,
+        dense_only=all(output.kind == "dense" for output in outputs),
+        devices=device_report(where, model.devices()),
+    )
+
+
+def _other_forms(info: Mapping[str, Any]) -> list[str]:
+    """Signatures that exist only as forms of another: what a manifest's entry names as packed and split."""
+    split = info.get("split") or {}
+    dense = [form.get("dense") or {} for form in (info, split)]
+    forms = [info.get("packed"), split.get("signature"), split.get("packed")]
+    forms += [one.get(key) for one in dense for key in ("form", "packed")]
+    return [name for name in forms if name]
