@@ -148,32 +148,37 @@ class Conversion:
             if self.options.table_dtype != "fp32":
                 needed += needed * 3 // 4  # narrow tables beside the float32 ones
             writer.require_space(needed)
-            item.work_dir = writer.store_folder
-            item.on_copied = self._copy_progress(needed)
-            reference, reports, before = self._passes(item)
-            described = self._describe(reference, item, reports)
-            self._require_fused(described)
-            parity = self._compare(reference, item, described, writer)
-            self._write(writer, item, reference)
-            manifest = bundle_manifest(
-                self.source,
-                item,
-                writer.folder,
-                self.bundle_id,
-                described,
-                reports,
-                parity,
-                ops=(before, op_count(item)),
-            )
-            manifest["parity"] |= self.gate
-            manifest["timing"] = self.timing
-            self._amend(manifest)
-            manifest["elapsed_ms"] = round((time.perf_counter() - self.start) * 1000, 1)
+            manifest = self._make(item, needed, writer)
             writer.write_manifest(manifest)
             self.progress("write the bundle", 0, 1)
             path = writer.commit()
             self.progress("write the bundle", 1, 1)
         return ConvertReport(path, manifest, tuple(self.notes))
+
+    def _make(self, item: GraphItem, needed: int, writer: BundleWriter) -> dict[str, Any]:
+        """Everything but the manifest, in the writer's folder; returns the manifest."""
+        item.work_dir = writer.store_folder
+        item.on_copied = self._copy_progress(needed)
+        reference, reports, before = self._passes(item)
+        described = self._describe(reference, item, reports)
+        self._require_fused(described)
+        parity = self._compare(reference, item, described, writer)
+        self._write(writer, item, reference)
+        manifest = bundle_manifest(
+            self.source,
+            item,
+            writer.folder,
+            self.bundle_id,
+            described,
+            reports,
+            parity,
+            ops=(before, op_count(item)),
+        )
+        manifest["parity"] |= self.gate
+        manifest["timing"] = self.timing
+        self._amend(manifest)
+        manifest["elapsed_ms"] = round((time.perf_counter() - self.start) * 1000, 1)
+        return manifest
 
     def _read(self) -> tuple[GraphItem, int]:
         """The model's flat graph, and the bytes that the bundle needs."""

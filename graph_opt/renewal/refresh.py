@@ -68,7 +68,7 @@ def refresh(
     library.check_isa()
     source = load_new(model_path, options.tags or tuple(bundle.manifest["source"]["tags"]))
     _check_paths(bundle.path, Path(out_path), source, force=options.force)
-    return Refresh(source, Path(out_path), _with_old(options, record), *quiet, bundle=bundle, record=record).run()
+    return Refresh(source, Path(out_path), with_old_options(options, record), *quiet, bundle=bundle, record=record).run()
 
 
 def open_refreshable(path: str | Path) -> tuple[Bundle, Record]:
@@ -103,7 +103,8 @@ def _check_paths(bundle: Path, out: Path, source: SavedModelSource, *, force: bo
     check_target(out, source.path, force=force)
 
 
-def _with_old(options: ConvertOptions, record: Record) -> ConvertOptions:
+def with_old_options(options: ConvertOptions, record: Record) -> ConvertOptions:
+    """``options`` with those that are the bundle's own."""
     old = {name: tuple(v) if isinstance(v, list) else v for name, v in record.options.items()}
     limits = ("max_dp", "max_bias", "max_auc_delta")
     given = {name: getattr(options, name) for name in limits if getattr(options, name) is not None}
@@ -131,7 +132,7 @@ class Refresh(Conversion):
     def _passes(self, item: GraphItem) -> tuple[GraphItem, list[PassReport], int]:
         old = self._old
         start = self._step("", time.perf_counter())
-        values = read_values(old, self.source, self._bundle, item, self.options)
+        values = self._values(item)
         start = self._step("values", start)
         check_finite(old, values)
         changes = find_changes(old, values)
@@ -155,6 +156,10 @@ class Refresh(Conversion):
         for field in dataclasses.fields(template):
             setattr(item, field.name, getattr(template, field.name))
         return reference, self._last_passes(item), old.ops_before
+
+    def _values(self, item: GraphItem) -> NewValues:
+        """The new weights; their tables as files in the folder of ``item``."""
+        return read_values(self._old, self.source, self._bundle, item, self.options)
 
     def _step(self, name: str, since: float) -> float:
         now = time.perf_counter()
