@@ -5,6 +5,7 @@ when first used. Serving:
 
   tfctr.convert(...)          SavedModel -> fused bundle
   tfctr.refresh(...)          bundle + newer export of its model -> bundle with the new weights
+  tfctr.apply_delta(...)      bundle + deltas -> its next version, with hard links; tfctr.compact: overlays merged
   tfctr.bisect(...)           which pass makes a converted model differ
   tfctr.ServingSession(path)  runs a bundle or a SavedModel
   tfctr.load_table(path)      rows of a bundle's table, or of a table file, by key
@@ -33,6 +34,8 @@ from tfctr.version import __version__
 if TYPE_CHECKING:
     from tfctr import keras, passes
     from tfctr.bisecting import bisect
+    from tfctr.bundle.deltas.apply import apply_delta
+    from tfctr.bundle.deltas.compact import compact
     from tfctr.bundle.tables import load_table
     from tfctr.converting import convert
     from tfctr.embedding import optimizers, warm_start
@@ -75,9 +78,11 @@ __all__ = [
     "TtlEviction",
     "Uniform",
     "__version__",
+    "apply_delta",
     "apply_gradients",
     "bisect",
     "checkpoint_options",
+    "compact",
     "convert",
     "embedding_lookup",
     "embedding_lookup_group",
@@ -94,6 +99,8 @@ __all__ = [
 # Module -> the names it gives, imported on first use: serving never imports graph_opt, `tfctr --help` no TensorFlow.
 _FROM = {
     "tfctr.bisecting": ("bisect",),
+    "tfctr.bundle.deltas.apply": ("apply_delta",),
+    "tfctr.bundle.deltas.compact": ("compact",),
     "tfctr.bundle.tables": ("load_table",),
     "tfctr.converting": ("convert",),
     "tfctr.embedding.checkpoint": ("CheckpointOptions", "checkpoint_options"),

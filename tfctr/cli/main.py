@@ -21,8 +21,8 @@ from tfctr.errors import TfctrError
 from tfctr.version import __version__
 
 COMMANDS = (
-    "convert", "refresh", "inspect", "verify", "predict", "bench", "bisect", "passes", "export-onnx", "ckpt", "cache",
-    "doctor",
+    "convert", "refresh", "apply-delta", "compact", "inspect", "verify", "predict", "bench", "bisect", "passes",
+    "export-onnx", "ckpt", "cache", "doctor",
 )  # fmt: skip
 
 EXIT_CODES = """\

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,9 +15,11 @@ from typing import Any
 from tensorflow.core.protobuf import config_pb2
 
 from tfctr.bundle import naming, reader
+from tfctr.bundle.deltas.identity import Version
+from tfctr.bundle.deltas.version_folder import VersionReport, advice
 from tfctr.core import library
 from tfctr.errors import InputError, UsageError
-from tfctr.serving import feature_map
+from tfctr.serving import feature_map, live_version
 from tfctr.serving import loaded as loading
 from tfctr.serving.model_folder import find_model
 from tfctr.serving.signature_info import Feature, Input, Output
@@ -95,6 +100,9 @@ class ServingSession:
             fallback=fallback,
         )
         self._loaded = loading.load(self._path, manifest, self._options)
+        self._live = None if manifest is None else live_version.opened(self._path, manifest)
+        self._changing = threading.Lock()  # one change of the version at a time; requests never take it
+        self._earlier: Counter[str] = Counter()  # requests of models that are not loaded any more
 
     def predict(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Runs the signature.
@@ -127,6 +135,57 @@ class ServingSession:
         loaded = self._open()
         outputs, metadata = loaded.predictor.predict_traced(_as_dict(inputs))
         return feature_map.assemble(loaded.outputs, outputs), config_pb2.RunMetadata.FromString(metadata)
+
+    def apply_deltas(self, deltas: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> VersionReport:
+        """Brings the tables (and the graph, where a delta has new dense weights) to the version that ``deltas``, in
+        this order, make of the one that is served; in memory, the bundle on disk stays.
+
+        Every request gets the answer of the version of before or of the new one, whole; none waits. Rows only: the
+        overlays of all tables are swapped as one. A new graph: its model is loaded beside the old one, which goes when
+        its last request is done. Where something fails, the session serves on as it did.
+
+        Returns:
+          What changed: ``version``, ``tables``, ``dense``, ``elapsed_ms``, ``advice``.
+
+        Raises:
+          UsageError: a delta of another model or base, a gap, the wrong order, the same delta twice; this is no bundle,
+            or the session is closed.
+          CorruptFileError: a damaged or half-copied delta; a file of the bundle that is gone by now.
+        """
+        start = time.perf_counter()
+        paths = [deltas] if isinstance(deltas, str | os.PathLike) else list(deltas)
+        if not paths:
+            raise UsageError(f"{self._path}: no delta was given")
+        with self._changing:
+            loaded, live = self._open(), self._live
+            if live is None:
+                raise UsageError(f"{self._path}: is a plain SavedModel; deltas belong to bundles (tfctr convert)")
+            made = live_version.following(live, [Path(one) for one in paths])
+            if made.reload or not live_version.swap(loaded.model, live, made.live):
+                self._replace(loaded, made.live)
+            self._live = made.live
+        return VersionReport(
+            path=self._path,
+            version=made.live.version,
+            tables=made.tables,
+            dense=made.dense,
+            elapsed_ms=round((time.perf_counter() - start) * 1000, 1),
+            advice=advice(made.tables, self._path),
+        )
+
+    def _replace(self, loaded: loading.Loaded, live: live_version.LiveVersion) -> None:
+        """Loads another model and serves it from now on."""
+        with live_version.as_folder(live) as folder:
+            new = loading.load(folder, live.manifest, self._options, live.paths)
+        self._loaded = new
+        self._earlier.update(loaded.predictor.requests())
+        loaded.tower.close()
+
+    @property
+    def version(self) -> Version | None:
+        """The version that is served (``base``, ``hash``, ``sequence``, ``deltas``); None for a plain SavedModel."""
+        live = self._live
+        return None if live is None else live.version
 
     @property
     def path(self) -> Path:
@@ -189,7 +248,9 @@ class ServingSession:
         requests that engines ran}.
         """
         loaded = self._open()
-        counts = dict(loaded.predictor.requests())
+        counts = dict(self._earlier + Counter(loaded.predictor.requests()))
+        counts = {form: counts.get(form, 0) for form in loaded.predictor.requests()}
+        version = self.version
         split = loaded.users.split if loaded.users else None
         keys = ("signature", "packed", "user_features", "item_side")
         return {
@@ -202,13 +263,15 @@ class ServingSession:
             "devices": loaded.devices,
             "requests": counts,
             "dense": loaded.tower.describe(counts),
+            "version": None if version is None else {"sequence": version.sequence, "hash": version.hash},
         }
 
     def close(self) -> None:
         """Gives the model's memory back once calls in progress are done. Further calls of close do nothing."""
-        loaded = self._loaded
-        self._loaded = dataclasses.replace(loaded, model=None, predictor=None)
-        loaded.tower.close()
+        with self._changing:
+            loaded = self._loaded
+            self._loaded = dataclasses.replace(loaded, model=None, predictor=None)
+            loaded.tower.close()
 
     def __enter__(self) -> ServingSession:
         return self

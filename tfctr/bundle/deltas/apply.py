@@ -18,6 +18,7 @@ from tfctr.bundle.deltas.lock import only_writer
 from tfctr.bundle.deltas.plan import make_plan
 from tfctr.bundle.deltas.version_folder import Note, Progress, VersionFolder, VersionReport, open_whole
 from tfctr.bundle.writer import BundleWriter, check_target
+from tfctr.core import library
 from tfctr.errors import UsageError
 
 
@@ -47,6 +48,7 @@ def apply_delta(
         raise UsageError(f"{bundle_path}: no delta was given")
     source, out = Path(bundle_path), Path(os.path.abspath(out_path))
     check_target(out, source, force=force, what="bundle")
+    library.load()
     _check_apart(out, paths)
     tell, seen = note or (lambda _: None), progress or (lambda *_: None)
     opened: list[Delta] = []

@@ -18,6 +18,7 @@ from tfctr.bundle.deltas.lock import only_writer
 from tfctr.bundle.deltas.plan import Plan, PlannedFile, store_files, version_name
 from tfctr.bundle.deltas.version_folder import Note, Progress, VersionFolder, VersionReport, open_whole
 from tfctr.bundle.writer import BundleWriter, check_target
+from tfctr.core import library
 
 
 def compact(
@@ -40,6 +41,7 @@ def compact(
     start = time.perf_counter()
     source, out = Path(bundle_path), Path(os.path.abspath(out_path))
     check_target(out, source, force=force, what="bundle")
+    library.load()
     tell, seen = note or (lambda _: None), progress or (lambda *_: None)
     bundle = open_whole(source)
     files = store_files(bundle.manifest, lambda entry: source / entry["file"])
@@ -49,7 +51,9 @@ def compact(
     plan = Plan(version=version, files=files, model=source / naming.MODEL)
     with only_writer(out), BundleWriter(out, source, force=force, progress=tell, what="bundle") as writer:
         written = _CompactFolder(bundle, plan, writer, seen)
-        written.require_space(sum(one.source.stat().st_size + _overlay_bytes(one) for one in files if one.overlay), tell)
+        written.require_space(
+            sum(one.source.stat().st_size + _overlay_bytes(one) for one in files if one.overlay), tell
+        )
         report = written.write()
     return dataclasses.replace(report, elapsed_ms=round((time.perf_counter() - start) * 1000, 1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,30 @@ def merge(planned: PlannedFile, path: Path) -> dict[str, Any]:
     ``overlay_info``. Checksums of what is read are checked: damage is found, never copied under a new checksum.
     """
     with native_errors():
-        if planned.overlay_path is not None:
-            native().verify_file(planned.overlay_path)
-        native().build_overlay(path, planned.source, planned.overlay_path, planned.deltas)
-        return dict(native().overlay_info(path))
+        told = _metadata(planned)
+        return dict(native().build_overlay(path, planned.source, planned.overlay_path, planned.deltas, told))
+
+
+def merge_in_memory(planned: PlannedFile) -> Any:
+    """The same as a ``native.MemoryOverlay``."""
+    with native_errors():
+        return native().MemoryOverlay(planned.source, planned.overlay_path, planned.deltas, _metadata(planned))
+
+
+def _metadata(planned: PlannedFile) -> dict[str, Any]:
+    """Step and time of the overlay: those of the last delta that has them. Verifies the overlay of before."""
+    told: dict[str, Any] = {}
+    if planned.overlay_path is not None:
+        native().verify_file(planned.overlay_path)
+        told = _times(native().overlay_info(planned.overlay_path))
+    for path in planned.deltas:
+        native().verify_file(path)
+        told |= _times(native().delta_info(path))
+    return told
+
+
+def _times(info: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: info[key] for key in ("step", "time_ms") if info[key] is not None}
 
 
 def native() -> Any:

@@ -101,7 +101,7 @@ class VersionFolder:
         """Files outside the store that stay: path in the bundle -> where it is."""
         ours = {naming.MODEL, naming.MANIFEST, *self._plan.others}
         kept = {}
-        for root, _, names in os.walk(self._bundle.path):
+        for root, _, names in os.walk(self._bundle.path, followlinks=True):
             for name in names:
                 path = Path(root) / name
                 target = path.relative_to(self._bundle.path)
