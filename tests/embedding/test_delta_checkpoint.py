@@ -174,6 +174,9 @@ def test_a_delta_holds_what_changed_alone(tmp_path: Path) -> None:
     train(table, [5])  # back, and new
     (told,) = manager.save().tables
     assert (told.delta, told.rows, told.removed) == (True, 1, 0)
+    save = manager.save(full=True)
+    assert not save.is_delta and save.why == "full=True" and save.tables[0].rows == 999
+    assert manager.save().is_delta
 
 
 def test_tables_that_do_not_remember_changes_are_whole_and_it_is_said(tmp_path: Path) -> None:

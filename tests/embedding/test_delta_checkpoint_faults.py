@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import tfctr
 from tests.embedding.test_delta_checkpoint import assert_same, contents, make, manager_of, train
-from tfctr.embedding import delta_checkpoint, delta_manifest
+from tfctr.embedding import delta_checkpoint, delta_manifest, saver_v1
 from tfctr.errors import CorruptFileError, UsageError
 
 
@@ -198,6 +198,26 @@ def test_another_table_does_not_take_a_chain(run: Run) -> None:
     strings = tf.train.Checkpoint(table=tfctr.EmbeddingVariable(4, "items", key_dtype=tf.string))
     with pytest.raises(tf.errors.InvalidArgumentError, match="keys are int64, the variable's are string"):
         strings.read(str(run.folder / "ckpt-4"))
+
+
+def test_a_tf1_saver_follows_the_chain_or_refuses(tmp_path: Path) -> None:
+    v1 = tf.compat.v1
+    table = make()
+    manager = tfctr.DeltaCheckpointManager(tf.train.Checkpoint(items=table), tmp_path)
+    for ids in ([1, 2, 3], [3, 4]):
+        train(table, ids)
+        manager.save()
+    expected = table.lookup([1, 2, 3, 4]).numpy()
+    for builder in (saver_v1.StreamingSaverBuilder(), None):
+        with tf.Graph().as_default(), v1.Session() as session:
+            rows = make(shards=3).lookup(tf.constant([1, 2, 3, 4], tf.int64))
+            saver = v1.train.Saver(v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS), builder=builder)
+            if builder is None:  # it reads tensors, not tables
+                with pytest.raises(tf.errors.InvalidArgumentError, match="no whole table of format 1; a delta is"):
+                    saver.restore(session, manager.latest_checkpoint)
+            else:
+                saver.restore(session, manager.latest_checkpoint)
+                np.testing.assert_array_equal(session.run(rows), expected)
 
 
 def test_two_managers_of_one_directory(tmp_path: Path) -> None:

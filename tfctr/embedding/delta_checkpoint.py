@@ -97,17 +97,21 @@ class DeltaCheckpointManager:
         saves = self.saves
         return str(self._directory / saves[-1].name) if saves else None
 
-    def save(self) -> Save:
+    def save(self, full: bool = False) -> Save:
         """Saves what changed since the last save, or everything where that is due; says which, and why.
 
         Training may go on meanwhile, as during any save of tables: rows of a shard (of 65,536 changed rows, in a delta)
         are of one moment, and what is written later is in the next save.
+
+        Args:
+          full: everything in any case, for example for tools that read whole tables alone; deltas follow it.
 
         Raises:
           UsageError: another manager saves into the directory, or did since this one's last save; parts are left out
             (`checkpoint_options`); a TF1 graph or a `tf.function` is being built.
           tf.errors.OpError, OSError: the disk; nothing is left of the save, and the next one holds its changes too.
         """
+        check.flag(_OWNER, "full", full)
         self._check_surroundings()
         with self._one:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -121,14 +125,13 @@ class DeltaCheckpointManager:
                     f"{self._directory}: its last save is {saves[-1].name if saves else 'gone'}, not the one that this "
                     f"DeltaCheckpointManager made: another one saves here; give each a directory of its own"
                 )
-            return self._save(saves)
+            return self._save(saves, "full=True" if full else self._why_full(saves))
 
-    def _save(self, saves: tuple[Save, ...]) -> Save:
+    def _save(self, saves: tuple[Save, ...], why: str) -> Save:
         kept = {save.number for save in saves}
         found = listed.numbers(self._directory, self._name)
         listed.remove([path for number, paths in found.items() if number not in kept for path in paths])
         number = max([*found, *kept, 0]) + 1
-        why = self._why_full(saves)
         chain = tables.ChainSave(secrets.token_hex(16))
         if not why:
             chain.previous_name, chain.previous_save = saves[-1].name, saves[-1].save

@@ -115,7 +115,13 @@ class TableSaveable(saveable_object.SaveableObject):
         nothing = tf.zeros([0], tf.int64)
         step = tf.constant(0, tf.int64)  # not used: what rows and counters keep of steps is given
         slots = self._slot_names()
-        with tf.device(table.handle.device):
+        whole = tf.debugging.assert_equal(
+            tf.strings.regex_full_match(given["config"], r'(?s)\{"format": 1[,}].*'),
+            True,
+            message=f"embedding variable {table.name!r}: the checkpoint has no whole table of format 1; a delta is "
+            f"restored by Saver(builder=StreamingSaverBuilder())",
+        )
+        with tf.device(table.handle.device), tf.control_dependencies([whole]):
             rows = library.load().tfctr_ev_import(
                 handle=table.handle,
                 step=step,
