@@ -5,6 +5,7 @@ when first used. Serving:
 
   tfctr.convert(...)          SavedModel -> fused bundle
   tfctr.refresh(...)          bundle + newer export of its model -> bundle with the new weights
+  tfctr.make_delta(...)       bundle + newer SavedModel or checkpoint -> what changed, as a small folder
   tfctr.apply_delta(...)      bundle + deltas -> its next version, with hard links; tfctr.compact: overlays merged
   tfctr.bisect(...)           which pass makes a converted model differ
   tfctr.ServingSession(path)  runs a bundle or a SavedModel
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tfctr.bundle.deltas.compact import compact
     from tfctr.bundle.tables import load_table
     from tfctr.converting import convert
+    from tfctr.delta_making import make_delta
     from tfctr.embedding import optimizers, warm_start
     from tfctr.embedding.checkpoint import CheckpointOptions, checkpoint_options
     from tfctr.embedding.clock import ManualClock
@@ -89,6 +91,7 @@ __all__ = [
     "embedding_lookup_sparse",
     "keras",
     "load_table",
+    "make_delta",
     "minimize",
     "optimizers",
     "passes",
@@ -103,6 +106,7 @@ _FROM = {
     "tfctr.bundle.deltas.compact": ("compact",),
     "tfctr.bundle.tables": ("load_table",),
     "tfctr.converting": ("convert",),
+    "tfctr.delta_making": ("make_delta",),
     "tfctr.embedding.checkpoint": ("CheckpointOptions", "checkpoint_options"),
     "tfctr.embedding.clock": ("ManualClock",),
     "tfctr.embedding.delta_checkpoint": ("DeltaCheckpointManager",),

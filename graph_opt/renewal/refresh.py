@@ -68,7 +68,9 @@ def refresh(
     library.check_isa()
     source = load_new(model_path, options.tags or tuple(bundle.manifest["source"]["tags"]))
     _check_paths(bundle.path, Path(out_path), source, force=options.force)
-    return Refresh(source, Path(out_path), with_old_options(options, record), *quiet, bundle=bundle, record=record).run()
+    return Refresh(
+        source, Path(out_path), with_old_options(options, record), *quiet, bundle=bundle, record=record
+    ).run()
 
 
 def open_refreshable(path: str | Path) -> tuple[Bundle, Record]:

@@ -31,7 +31,7 @@ from graph_opt.saved_model import SavedModelSource, inline
 from graph_opt.store_files import Checkpoint, append_file, new_path
 from tfctr.bundle.reader import Bundle
 from tfctr.core import library
-from tfctr.errors import CorruptFileError, InternalError, UsageError
+from tfctr.errors import ConvertAnewError, CorruptFileError, InternalError, UsageError
 
 _COPIES = min(4, (os.cpu_count() or 1) + 1)  # tables at a time: one waits for the disk while another is summed up
 
@@ -64,19 +64,32 @@ def read_values(
     """
     key, assets = model_key(source.meta_graph), asset_hashes(source.path / "assets")
     if (key, assets) == (record.key, record.assets):
-        found = _Direct(record, source, bundle, work).read(key, assets)
+        found = _Direct(record, source.checkpoint, bundle, work).read(key, assets)
         if found is not None:
             return found
     return _compared(record, source, work, options, key, assets)
 
 
+def read_recorded(record: Record, checkpoint: Path, bundle: Bundle, work: GraphItem) -> NewValues:
+    """From the places that the record has, in a checkpoint of the very same graph. ConvertAnewError where something
+    lies neither there nor in the bundle.
+    """
+    found = _Direct(record, checkpoint, bundle, work).read(record.key, record.assets)
+    if found is None:
+        raise ConvertAnewError(
+            f"{bundle.path}: holds constants of a graph that are stored in fewer bytes there, or changed by deltas, so "
+            "that a checkpoint is not enough; give a SavedModel"
+        )
+    return found
+
+
 class _Direct:
     """Reads values by the places that the record has."""
 
-    def __init__(self, record: Record, source: SavedModelSource, bundle: Bundle, work: GraphItem) -> None:
+    def __init__(self, record: Record, checkpoint: Path, bundle: Bundle, work: GraphItem) -> None:
         self._record = record
         self._reference = record.reference
-        self._checkpoint = Checkpoint(source.checkpoint)
+        self._checkpoint = Checkpoint(checkpoint)
         self._bundle = bundle
         self._work = work
 

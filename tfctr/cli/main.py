@@ -21,8 +21,8 @@ from tfctr.errors import TfctrError
 from tfctr.version import __version__
 
 COMMANDS = (
-    "convert", "refresh", "apply-delta", "compact", "inspect", "verify", "predict", "bench", "bisect", "passes",
-    "export-onnx", "ckpt", "cache", "doctor",
+    "convert", "refresh", "delta", "apply-delta", "compact", "inspect", "verify", "predict", "bench", "bisect",
+    "passes", "export-onnx", "ckpt", "cache", "doctor",
 )  # fmt: skip
 
 EXIT_CODES = """\
@@ -32,7 +32,7 @@ exit codes:
   2  usage error or bad input: a path, tag, signature, feature or file that does not fit
   3  the outputs of two models differ (verify), or a difference was found (bisect)
   4  strict refusal: --strict or --require-fused asked for what did not hold; nothing was written
-  5  a bundle can't be refreshed (refresh): the model's structure changed; nothing was written, convert it anew
+  5  a bundle can't be refreshed (refresh, delta): the model's structure changed; nothing was written, convert it anew
 """
 
 
