@@ -158,7 +158,8 @@ Status MakeIndex(const TableBase& base, const Parts& parts, Index* index) {
   for (const char c : base.fingerprint) salt = (salt ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
   for (int attempt = 0; attempt < kSalts; ++attempt) {
     salt = static_cast<uint64_t>(HashOfKey(static_cast<int64_t>(salt), static_cast<uint64_t>(attempt)));
-    index->salt = salt;
+    // A hash file's own salt is tried first: a lookup then hashes a key once for both indexes.
+    index->salt = attempt == 0 && base.index != nullptr ? base.index->salt : salt;
     if (Fill(parts, index)) return Status::Ok();
   }
   return Status::Invalid("table '" + base.name + "': no salt spreads the " + std::to_string(keys) +
