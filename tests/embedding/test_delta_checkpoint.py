@@ -219,6 +219,21 @@ def test_a_restored_table_goes_on_with_deltas_and_a_replaced_one_does_not(tmp_pa
     assert_same(again, contents(back))
 
 
+def test_a_table_that_was_restored_as_another_is_whole(tmp_path: Path) -> None:
+    tables = tf.train.Checkpoint(a=make(), b=make())
+    with tfctr.DeltaCheckpointManager(tables, tmp_path) as manager:
+        train(tables.a, range(30))
+        train(tables.b, range(100, 140))
+        manager.save()
+        tf.train.Checkpoint(a=tables.b).read(manager.latest_checkpoint).expect_partial()  # a's rows
+        train(tables.b, [7])
+        a, b = manager.save().tables
+        assert a.delta and not b.delta
+    back = tf.train.Checkpoint(a=make(), b=make())
+    tfctr.DeltaCheckpointManager(back, tmp_path).restore()
+    assert_same(back.b, contents(tables.b))
+
+
 def test_without_parts_a_restored_table_is_another_one(tmp_path: Path) -> None:
     table = make(admission=tfctr.CounterAdmission(2))
     with manager_of(table, tmp_path) as manager:

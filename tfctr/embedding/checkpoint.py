@@ -106,7 +106,7 @@ class ChainSave:
         since = NOT_MARKED
         if ended >= 0:
             self.ended[place] = int(ended)
-            restored = bool(self.previous_save) and origin.decode() == self.previous_save
+            restored = bool(self.previous_save) and origin.decode() == f"{self.previous_save}/{name}"
             since = self.marks.get(place, RESTORED if restored else NOT_MARKED)
         self.tables[name] = (since, bool(ended >= 0))
         return since, place[1]

@@ -11,9 +11,10 @@ import hashlib
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tfctr.errors import CorruptFileError, UsageError
 
@@ -200,35 +201,50 @@ def check_files(directory: Path, save: Save) -> None:
 
 
 class Lock:
-    """Held by the one manager that saves into a directory; goes with its process."""
+    """Held by the one manager that saves into a directory; goes with its process, and not to those that it forks."""
+
+    _held: ClassVar[set[Path]] = set()  # by this process, which a lock of the system does not refuse
+    _one: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / LOCK_NAME
         self._handle: int | None = None
+        self._place: Path | None = None
 
     def take(self) -> None:
         """Takes the lock, or keeps it. UsageError, naming the process, where another manager has it."""
         if self._handle is not None:
             return
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(handle, 32).decode(errors="replace").strip()
-            os.close(handle)
-            raise UsageError(
-                f"{self._path.parent}: another DeltaCheckpointManager saves into it (process {holder or 'unknown'}); "
-                f"give each a directory of its own, or close the other one"
-            ) from None
-        os.ftruncate(handle, 0)
-        os.write(handle, str(os.getpid()).encode())
-        self._handle = handle
+        place = self._path.parent.resolve()
+        with self._one:
+            if place in self._held:  # opening and closing the file would give the lock away
+                raise self._refusal(str(os.getpid()))
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                holder = os.read(handle, 32).decode(errors="replace").strip()
+                os.close(handle)
+                raise self._refusal(holder or "unknown") from None
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
+            self._handle, self._place = handle, place
+            self._held.add(place)
+
+    def _refusal(self, holder: str) -> UsageError:
+        return UsageError(
+            f"{self._path.parent}: another DeltaCheckpointManager saves into it (process {holder}); give each a "
+            f"directory of its own, or close the other one"
+        )
 
     def release(self) -> None:
         """Lets another manager save."""
-        if self._handle is not None:
-            handle, self._handle = self._handle, None
-            os.close(handle)
+        if self._handle is None or self._place is None:
+            return
+        with self._one:
+            self._held.discard(self._place)
+            os.close(self._handle)
+            self._handle = None
 
 
 @contextlib.contextmanager

@@ -395,7 +395,8 @@ absl::Status LoadTable(BundleReader* reader, const std::string& prefix, const Ta
   }
   if (counts != nullptr) PutCounts(AllCounts(*counts), now, loaded);
   loaded->EndMark();
-  if (exact) loaded->set_origin(chain.back().table.save);
+  const std::string& save = chain.back().table.save;
+  if (exact && !save.empty()) loaded->set_origin(TensorName(save, place.name));
   *table = made.Take();
   return absl::OkStatus();
 }

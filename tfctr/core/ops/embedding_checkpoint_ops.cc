@@ -91,7 +91,7 @@ Ends a table's mark: what is written from now on has changed since it. Waits for
 
 instance: a random number of the table's contents: a restore puts others in their place.
 mark: the one that ended, for TfctrEvSaveDelta; -1 where the table does not remember changes.
-origin: the save that the table was exactly restored from, up to the end of mark 1; "" for none.
+origin: "SAVE/NAME" of what the table was exactly restored from, up to the end of mark 1; "" for nothing.
 )doc");
 
 REGISTER_OP("TfctrEvSaveDelta")

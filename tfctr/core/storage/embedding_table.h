@@ -147,7 +147,7 @@ class EmbeddingTable {
   uint32_t EndMark();
   // A random number of this object: another table in its place has another one.
   int64_t instance() const;
-  // The save that this table is an exact copy of, up to the end of mark 1; empty: none. Set before use.
+  // SAVE/NAME of what this table is an exact copy of, up to the end of mark 1; empty: nothing. Set before use.
   const std::string& origin() const;
   void set_origin(std::string save);
 
