@@ -10,7 +10,7 @@ os.environ["TFCTR_CACHE_DIR"] = "off"
 
 import pytest
 
-pytest_plugins = ["tests.models.fixtures"]
+pytest_plugins = ["tests.models.fixtures", "tests.bundle.deltas.fixtures"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
