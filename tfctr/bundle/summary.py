@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 CANDIDATES = 500  # per user, where a saving is told in one number
+COMPACT_SHARE = 0.05  # of a table's rows in its overlay: beyond it a compaction is advised
 # Scopes of forms (S__split/user/...) and of exported functions (StatefulPartitionedCall/...).
 _SCOPES = re.compile(
     r"^(?:[^/]+__(?:split|packed)[^/]*/)?(?:(?:user|item)/)?(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)*"
@@ -252,6 +253,32 @@ def tables(manifest: Mapping[str, Any]) -> TableWords | None:
         bytes_after=found.get("bytes_after", 0),
         speed=found.get("speed"),
     )
+
+
+def version_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Which version this is and how much of each table lies in an overlay; nothing of a bundle as converted."""
+    version = manifest.get("version")
+    if version is None:
+        return
+    origin = version["origin"]
+    yield (
+        f"version {version['sequence']} ({version['hash'][:12]}) of the bundle {origin['bundle_id'][:12]}, made "
+        f"{origin['created']} from {origin['source']}"
+    )
+    if version["start"]["sequence"]:
+        yield f"  compacted at version {version['start']['sequence']}"
+    for delta in version["deltas"][-3:]:
+        yield f"  delta {delta['sequence']} of {delta['created']}: {delta['rows']:,} rows, {delta['removed']:,} removed"
+    files = manifest["store"]["files"]
+    for overlay in files:
+        if overlay["kind"] == "overlay":
+            rows = (files[overlay["base"]]["shape"] or [1])[0]
+            share = (overlay["rows"] + overlay["removed"]) / rows if rows else 1.0
+            advice = ", compact it" if share > COMPACT_SHARE else ""
+            yield (
+                f"  {overlay['name']}: {overlay['rows']:,} rows and {overlay['removed']:,} removed keys over "
+                f"{rows:,} rows ({share:.2%}{advice})"
+            )
 
 
 def lines(manifest: Mapping[str, Any]) -> Iterator[str]:

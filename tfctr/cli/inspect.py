@@ -16,7 +16,7 @@ DESCRIPTION = """Shows the signatures (inputs, outputs, and which inputs are the
 with rows, width and bytes, each embedding lookup (fused, or left and why), and the tensors at which
 the dense part begins. Of a bundle also what is computed once per user, where operations are placed and
 what crosses between devices, how tables are stored with the numbers of their accuracy gate, and what runs the
-dense tower.
+dense tower; and of a version made from deltas, which it is and what lies in overlays.
 
   tfctr inspect model/
   tfctr inspect bundle/ --verify"""
@@ -36,6 +36,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from tfctr.bundle.summary import version_lines
+
     model = common.open_model(args, args.path)
     if args.verify and not model.is_bundle:
         raise UsageError(f"{args.path}: --verify checks a bundle's files; this is a plain SavedModel")
@@ -54,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     kind = "tfctr bundle" if model.is_bundle else "SavedModel"
     console.print(f"[bold]{kind}[/] {model.path}", highlight=False)
     _print_refreshed(console, model.manifest)
+    for line in version_lines(model.manifest):
+        console.print(line, markup=False)
     for name in names:
         _print_signature(console, name, model.info(name))
     _print_placement(console, model.manifest)

@@ -15,7 +15,6 @@ from tfctr.bundle.deltas.delta_folder import Delta, open_delta
 from tfctr.bundle.deltas.identity import Version, check_follows, version_of
 from tfctr.errors import CorruptFileError
 
-ADVISED_SHARE = 0.05  # of a table's rows in its overlay: beyond it a compaction is advised
 # What a version has of its own, whatever the manifest of a dense part says.
 _OWN_FIELDS = ("format", "tfctr", "bundle_id", "created", "model", "store", "version")
 _VERSION = re.compile(r"\.v\d+$")

@@ -17,7 +17,8 @@ from tfctr.bundle import naming, reader
 from tfctr.bundle.deltas import tables
 from tfctr.bundle.deltas.identity import Version
 from tfctr.bundle.deltas.links import Links, possible
-from tfctr.bundle.deltas.plan import ADVISED_SHARE, Plan, PlannedFile, overlay_entry, share, version_name
+from tfctr.bundle.deltas.plan import Plan, PlannedFile, overlay_entry, share, version_name
+from tfctr.bundle.summary import COMPACT_SHARE
 from tfctr.bundle.writer import BundleWriter
 from tfctr.errors import CorruptFileError
 from tfctr.version import __version__
@@ -211,9 +212,9 @@ def table_words(planned: PlannedFile, index: int, overlay: Mapping[str, Any]) ->
 
 def advice(told: Sequence[Mapping[str, Any]], out: Path) -> str:
     """Which tables have so much in their overlays that a compaction pays; "" where none has."""
-    large = sorted((one for one in told if one.get("share", 0) > ADVISED_SHARE), key=lambda one: -float(one["share"]))
+    large = sorted((one for one in told if one.get("share", 0) > COMPACT_SHARE), key=lambda one: -float(one["share"]))
     if not large:
         return ""
     named = ", ".join(f"{one['name']} ({one['share']:.0%})" for one in large[:3])
     more = f" and {len(large) - 3} more" if len(large) > 3 else ""
-    return f"more than {ADVISED_SHARE:.0%} of the rows of {named}{more} lie in overlays: run tfctr compact {out} NEW"
+    return f"more than {COMPACT_SHARE:.0%} of the rows of {named}{more} lie in overlays: run tfctr compact {out} NEW"
