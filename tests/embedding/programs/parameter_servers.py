@@ -25,7 +25,8 @@ with strategy.scope():
 parts = []
 for task in range(2):
     with tf.device(f"/job:ps/task:{task}"):
-        parts.append(tfctr.EmbeddingVariable(4, f"u{task}", optimizer=tfctr.optimizers.Adagrad(0.5), step=step))
+        options = {"optimizer": tfctr.optimizers.Adagrad(0.5), "record_changes": True}
+        parts.append(tfctr.EmbeddingVariable(4, f"u{task}", step=step, **options))
 
 
 def batches() -> tf.data.Dataset:
@@ -60,4 +61,21 @@ for part in parts:
     part.erase(part.keys())
 tf.train.Checkpoint(parts=parts, step=step).restore(path).assert_consumed()
 assert all((part.lookup([0, 1, -3]).numpy() == rows).all() for part, rows in zip(parts, before, strict=True))
+
+checkpoint = tf.train.Checkpoint(parts=parts, step=step)
+manager = tfctr.DeltaCheckpointManager(checkpoint, f"{sys.argv[1]}_deltas", max_delta_rows=100)
+assert not manager.save().is_delta
+parts[0].erase([0])
+coordinator.schedule(train, args=(iterator,))
+coordinator.join()
+parts[1].erase([-3])
+save = manager.save()
+assert save.is_delta and [table.rows for table in save.tables] == [11, 9], save
+assert [table.removed for table in save.tables] == [0, 1], save
+before = [part.lookup([0, 1, -3]).numpy() for part in parts]
+for part in parts:
+    part.erase(part.keys())
+manager.restore().assert_consumed()
+assert all((part.lookup([0, 1, -3]).numpy() == rows).all() for part, rows in zip(parts, before, strict=True))
+assert manager.save().is_delta
 print("trained")
