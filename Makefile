@@ -6,7 +6,7 @@ PYTEST := $(PY) -m pytest
 PYTEST_ARGS ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo example-ev test test-gpu test-long check check-native lint bazel format bench clean
+.PHONY: help setup build demo example-ev example-serving test test-gpu test-long check check-native lint bazel format bench clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -22,6 +22,9 @@ demo: build  ## Train a Wide & Deep, convert it, compare and benchmark; DATA=DIR
 
 example-ev: build  ## DeepFM on embedding variables: train, evict, checkpoint, restore in a new process; DATA=DIR as above
 	@$(PY) -m examples.deepfm_ev $(if $(DATA),--data "$(DATA)")
+
+example-serving: build  ## The same model: train, convert, serve, train on, delta, apply, compact, each in a new process; DATA=DIR as above
+	@$(PY) -m examples.ev_serving $(if $(DATA),--data "$(DATA)")
 
 test: build  ## All tests but the long ones (ARGS=... goes to pytest)
 	@$(PYTEST) $(PYTEST_ARGS) -m "not long" $(ARGS)

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace, console: rich.console.Console) -> dict[str, An
     """Train, evict, checkpoint, restore elsewhere; returns the figures."""
     tell = Narrator(console)
     out = Path(args.out)
-    _claim(out)
+    claim(out, MARK, "make example-ev")
     source = {"data": args.data, "rows": args.rows}
     data = load(source)
     tell("data", f"{data.name}: {len(data.train_labels):,} training rows, {len(data.test_labels):,} test rows")
@@ -286,14 +286,14 @@ def _tables_table(figures: dict[str, dict[str, int]]) -> rich.table.Table:
     return made
 
 
-def _claim(out: Path) -> None:
-    """Makes the output folder empty; only if this example made it."""
-    mark = out / MARK
+def claim(out: Path, name: str, made_by: str) -> None:
+    """Makes the output folder empty; only if ``made_by``, which leaves a file ``name`` in it, made it."""
+    mark = out / name
     if not mark.exists() and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and was not made by this example; name another folder with --out")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    mark.write_text("Made by `make example-ev`; the next run replaces what is here.\n", encoding="utf-8")
+    mark.write_text(f"Made by `{made_by}`; the next run replaces what is here.\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
