@@ -92,8 +92,8 @@ def _has_no_rows(spec: LookupSpec, feeds: Feeds) -> bool:
 def _reached_rows(spec: LookupSpec, ids: np.ndarray, vocabularies: Mapping[int, Vocabulary]) -> np.ndarray:
     values = run_steps(spec.steps, ids, vocabularies).values.reshape(-1)
     reached = values if spec.hashed else values[(values >= 0) & (values < spec.table_rows)]
-    reached = reached.astype(np.int64)
-    return np.unique(np.append(reached, [] if spec.fill_id is None else [spec.fill_id]).astype(np.int64))
+    filled = np.array([] if spec.fill_id is None else [spec.fill_id], np.int64)  # floats would round large keys
+    return np.unique(np.append(reached.astype(np.int64), filled))
 
 
 # Sparse, ragged, segments
