@@ -394,7 +394,7 @@ def test_killed_while_saving(tmp_path: Path) -> None:
         [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
-    for _ in range(20):
+    for _ in range(9):
         line = child.stdout.readline()
         assert line, child.stderr and child.stderr.read()
     time.sleep(float(np.random.default_rng().uniform(0, 0.1)))
