@@ -40,7 +40,7 @@ class Model(tf.Module):
             tf.lookup.KeyValueTensorInitializer(["x", "y", "z"], tf.constant([1, 2, 3], tf.int64)), 2
         )
         self.users = tfctr.EmbeddingVariable(
-            DIM, "users", default_value=DEFAULT, initializer=tfctr.Uniform(-1.0, 1.0, seed=seed),
+            DIM, "users", default_value=DEFAULT, initializer=tfctr.Uniform(-1.0, 1.0),
             optimizer=tfctr.optimizers.SGD(0.1),
         )  # fmt: skip
         self.users.lookup(tf.constant(KEYS), training=True)

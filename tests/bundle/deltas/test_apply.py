@@ -68,7 +68,7 @@ def test_a_version_is_a_full_conversion_of_the_newer_model(tmp_path):
 
     from tfctr.embedding import warm_start
 
-    new.users.remove(tf.constant(list(removed), tf.int64))
+    new.users.erase(tf.constant(list(removed), tf.int64))
     warm_start.from_numpy(new.users, np.array(list(given), np.int64), np.stack(list(given.values())))
     tfctr.convert(models.save(old, tmp_path / "old"), tmp_path / "bundle")
     tfctr.convert(models.save(new, tmp_path / "new"), tmp_path / "full")

@@ -36,7 +36,7 @@ def over_files(model: bytes, files: Sequence[Mapping[str, Any]], store_name: str
     if len(saved.meta_graphs) != 1:
         raise CorruptFileError(f"{where}: has {len(saved.meta_graphs)} graphs, a bundle has one")
     meta = saved.meta_graphs[0]
-    opened = [node for node in meta.graph_def.node if node.op == OPEN]
+    opened = [node.name for node in meta.graph_def.node if node.op == OPEN]
     if len(opened) != bool(files):
         raise CorruptFileError(f"{where}: has {len(opened)} nodes {OPEN} for {len(files)} files")
     if opened:
@@ -48,19 +48,20 @@ def over_files(model: bytes, files: Sequence[Mapping[str, Any]], store_name: str
 
 
 def _set_files(
-    meta: meta_graph_pb2.MetaGraphDef, opened: node_def_pb2.NodeDef, files: Sequence[Mapping[str, Any]], where: str
+    meta: meta_graph_pb2.MetaGraphDef, open_name: str, files: Sequence[Mapping[str, Any]], where: str
 ) -> None:
-    by_name = {node.name: node for node in meta.graph_def.node}
-    pack = by_name.get(opened.input[1].split(":")[0])
-    if pack is None or pack.op != "Pack":
-        raise CorruptFileError(f"{where}: the files of {opened.name} come from no Pack node")
+    pack, _ = _opening(meta.graph_def, open_name, where)
     old = {name.split(":")[0] for name in pack.input if not name.startswith("^")}
     _remove(meta.graph_def, old)
+    pack, opened = _opening(meta.graph_def, open_name, where)  # the list was made anew
+    taken = {node.name for node in meta.graph_def.node}
     assets = [one for one in meta.asset_file_def if one.tensor_info.name.split(":")[0] not in old]
     del pack.input[:]
     for index, file in enumerate(files):
         path = PurePosixPath(file["file"])
         name = f"{_ASSET}{index}"
+        while name in taken:  # an asset of the model itself
+            name += "_"
         meta.graph_def.node.append(_text(name, path.name))
         pack.input.append(name)
         asset = meta_graph_pb2.AssetFileDef(filename=path.relative_to("assets").as_posix())
@@ -76,6 +77,15 @@ def _set_files(
         opened.attr["bases"].list.SetInParent()
         del opened.attr["bases"].list.i[:]
         opened.attr["bases"].list.i.extend(bases)
+
+
+def _opening(graph: graph_pb2.GraphDef, name: str, where: str) -> tuple[node_def_pb2.NodeDef, node_def_pb2.NodeDef]:
+    """(the node that packs the names of the store's files, the one that opens them)."""
+    by_name = {node.name: node for node in graph.node}
+    pack = by_name.get(by_name[name].input[1].split(":")[0])
+    if pack is None or pack.op != "Pack":
+        raise CorruptFileError(f"{where}: the files of {name} come from no Pack node")
+    return pack, by_name[name]
 
 
 def _set_list(node: node_def_pb2.NodeDef, name: str, values: list[bytes]) -> None:
