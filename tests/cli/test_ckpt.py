@@ -63,8 +63,8 @@ def test_detail(prefix, capsys):
     assert [line.split()[:2] for line in top] == [["39", "50"], ["38", "49"], ["37", "48"]]
     assert "counted keys without a row:   2" in text
     # Of 50 rows 30 are older than 40 steps (ages 100, 98, ..., 2), of the 20 left none is above the limit.
-    assert re.search(r"step:40 +29 +1 +.* -10, -9, -8, -7, -6", text)
-    assert re.search(r"capacity:20:lfu +1 +0 +.* 19\n", text)
+    assert re.search(r"step:40 +30 +1 +.* -10, -9, -8, -7, -6", text)
+    assert re.search(r"capacity:20:lfu +0 +0 +0 B", text)
     assert "30 (60.0 %) rows would go, 20 stay" in text
     assert re.search(r"10 +41 +9 \(18.0 %\) +0 ", text)
 
@@ -109,6 +109,9 @@ class _Page(html.parser.HTMLParser):
         self.tags: list[str] = []
         self.loads: list[str] = []
         self.feed(text)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)

@@ -25,9 +25,9 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A full save and four deltas: rows that change, go, come back; counters that grow, are admitted, go."""
     folder = tmp_path_factory.mktemp("chain") / "saves"
     random = np.random.default_rng(5)
-    table = make(record_changes=True, record_frequency=True, eviction=tfctr.StepEviction(3))
+    table = make(record_changes=True, record_frequency=True, eviction=tfctr.StepEviction(3, min_rows=4700))
     bloom = make("bloom", record_changes=True, admission=tfctr.BloomAdmission(2, 1000), eviction=None)
-    manager = tfctr.DeltaCheckpointManager(tf.train.Checkpoint(users=table, items=bloom), folder)
+    manager = tfctr.DeltaCheckpointManager(tf.train.Checkpoint(users=table, items=bloom), folder, max_delta_rows=10)
     train(table, np.repeat(np.arange(5000), 2))
     table.lookup(np.arange(6000, 6300), training=True)
     train(bloom, np.repeat(np.arange(100), 2))
@@ -47,7 +47,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 def fresh() -> dict[str, tfctr.EmbeddingVariable]:
     return {
-        "users": make(record_frequency=True, eviction=tfctr.StepEviction(3)),
+        "users": make(record_frequency=True, eviction=tfctr.StepEviction(3, min_rows=4700)),
         "items": make("bloom", admission=tfctr.BloomAdmission(2, 1000), eviction=None),
     }
 

@@ -161,7 +161,7 @@ def test_root_of_a_checkpoint(tmp_path):
     assert_equal(again, table)
 
 
-def test_v1_saver_restores_it(saved, tmp_path):
+def test_a_v1_graph_restores_it(saved, tmp_path):
     prefix, tables = saved
     run("export", prefix, tmp_path / "users.npz", "--table", "users")
     run("import", tmp_path / "users.npz", tmp_path / "again")
@@ -171,9 +171,9 @@ def test_v1_saver_restores_it(saved, tmp_path):
             4, "users", optimizer=tfctr.optimizers.Adagrad(0.1), admission=tfctr.CounterAdmission(2), seed=11
         )
         rows = table.lookup(tf.constant([1, 2, 3], tf.int64))
-        saver = v1.train.Saver([table])
+        restored = checkpoint.restore_tables(str(tmp_path / "again"), {"users": table})
         session.run(v1.tables_initializer())
-        saver.restore(session, str(tmp_path / "again"))
+        session.run(restored)
         np.testing.assert_array_equal(session.run(rows), tables["users"].lookup([1, 2, 3]))
 
 

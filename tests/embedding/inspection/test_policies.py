@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import tfctr
 from tests.embedding.inspection.tables import fill, make, save
+from tfctr.core import library
 from tfctr.embedding.inspection import policies
 from tfctr.embedding.inspection.sources import Table, open_source
 from tfctr.embedding.inspection.statistics import Now
@@ -127,23 +128,14 @@ def test_what_a_table_lacks(tmp_path):
 
 
 def test_a_step_that_is_not_known(tmp_path):
+    """As a saver in a graph writes it."""
     table = make()
     fill(table, np.arange(3))
-
-    @tf.function
-    def save_in_graph():
-        return tf.constant(0)
-
-    save_in_graph()
-    tf.saved_model.save(_Module(table), str(tmp_path / "model"))
-    saved = open_source(tmp_path / "model").table("table")
+    library.load().tfctr_ev_save(
+        prefix=str(tmp_path / "c"), step=tf.constant([-1], tf.int64), handles=[table.handle], names=["t"]
+    )
+    saved = open_source(tmp_path / "c").table("t")
     assert saved.step is None
     with pytest.raises(UsageError, match="does not know its step: give --step"):
         policies.dry_run(saved, policies.rules_of(saved))
     assert policies.dry_run(saved, policies.rules_of(saved), now=Now(50_000, None)).rows == 3
-
-
-class _Module(tf.Module):
-    def __init__(self, table: tfctr.EmbeddingVariable) -> None:
-        super().__init__()
-        self.table = table

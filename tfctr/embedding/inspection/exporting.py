@@ -16,7 +16,7 @@ import numpy as np
 from tfctr.bundle import naming
 from tfctr.embedding.inspection import npz_files, parquet_files
 from tfctr.embedding.inspection.columns import Column, Progress, no_progress, read_all
-from tfctr.embedding.inspection.sources import BLOOM, FORMAT, Source, Table
+from tfctr.embedding.inspection.sources import BLOOM, FORMAT, ROOT, Source, Table
 from tfctr.errors import UsageError
 
 FORMATS = ("npz", "parquet")
@@ -116,8 +116,10 @@ def description(table: Table) -> str:
 
 
 def own_step(source: Source, name: str) -> int | None:
-    """The step variable that a table has of its own, as a checkpoint keeps it."""
-    column = source.variables.get(f"{name}/step")
+    """The step variable of its own that a table has in a checkpoint; of a frozen table the step of its save."""
+    if name in source.tables and source.tables[name].kind == "hash":
+        return source.tables[name].step or 0
+    column = source.variables.get("step" if name == ROOT else f"{name}/step")
     if column is None or column.shape != () or column.dtype != np.int64:
         return None
     return int(read_all(column))

@@ -174,7 +174,7 @@ class _TableWriter:
         self._write_counters()
         self._write_description(parts)
         self.own_step = self._rows.step
-        if self.own_step is None and self._told is None and "last_step" in parts:
+        if self.own_step is None and self._told is None:
             self.own_step = self._step()
         return Imported(self._name, at, self._dim(parts), tuple(parts), tuple(self._rows.ignored))
 
@@ -293,6 +293,8 @@ class _TableWriter:
             evict_every_steps=0,
             evict_on_save=False,
             record_frequency="frequency" in parts,
+            record_last_step="last_step" in parts,
+            record_changes=False,
             expected_rows=0,
             **plain,
         )

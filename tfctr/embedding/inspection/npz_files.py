@@ -103,7 +103,9 @@ def _read_header(path: str, name: str, member: Any) -> tuple[tuple[int, ...], bo
         version = np.lib.format.read_magic(member)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(member)
-    except (ValueError, EOFError, OSError, SyntaxError, tokenize.TokenError, struct.error, zipfile.BadZipFile) as error:
+    except zipfile.BadZipFile as error:
+        raise CorruptFileError(f"{path}: array {name!r} is damaged: {error}") from None
+    except (ValueError, EOFError, OSError, SyntaxError, tokenize.TokenError, struct.error) as error:
         raise CorruptFileError(f"{path}: array {name!r} has no header of NumPy's: {error}") from None
     if dtype.hasobject:
         raise InputError(f"{path}: array {name!r} holds Python objects, expected numbers or fixed-length text")
