@@ -72,6 +72,11 @@ Result<Description> ReadDescription(const std::string& what, const std::string& 
       table->second.kind != Json::Kind::kMap) {
     return damaged("'format' or 'table' is missing");
   }
+  if (format->second.number == kEvDeltaFormat) {
+    return Status::Invalid(what +
+                           "it is a delta checkpoint, which holds only what changed in the table: take a full save "
+                           "(DeltaCheckpointManager.save(full=True))");
+  }
   if (format->second.number > kEvBundleFormat) {
     return Status::Invalid(what + "it was written by a newer tfctr; this one reads formats up to " +
                            std::to_string(kEvBundleFormat));
