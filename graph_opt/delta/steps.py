@@ -81,7 +81,7 @@ def _steps(table: BaseTable, sources: Sequence[Source]) -> tuple[int | None, str
     base_step, new_step = native.hash_info(table.path)["step"] or 0, int(new.get("step", 0))
     entries = {entry["key"] for entry in native.read_checkpoint_index(prefix)}
     if tensor_key(place, "last_step") not in entries:
-        return None, "the checkpoint has no last steps (StepEviction or lru keeps them)", extra
+        return None, "the checkpoint has no last steps (record_last_step=True keeps them)", extra
     if base_step <= 0 or new_step <= 0:
         return None, "the step of the served table or of the checkpoint is not known", extra
     if new_step < base_step:
