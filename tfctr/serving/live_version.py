@@ -133,8 +133,8 @@ def swap(model: Any, live: LiveVersion, made: LiveVersion) -> bool:
         model.swap_overlays(*names, list(overlays), [str(path) for path in overlays.values()])
     except library.native().LoadFailed as failure:
         code, message = failure.args
-        if code == "NOT_FOUND" and naming.OVERLAY_NODE in message and "not found in graph" in message:
-            return False
+        if any(f"{name}:0, specified in either feed_devices" in message for name in names):
+            return False  # TensorFlow's words for a fed node that the graph does not have
         text = f"{live.folder}: the deltas were not applied, and version {live.version.sequence} serves on: {message}"
         raise (CorruptFileError if code in ("DATA_LOSS", "NOT_FOUND") else TfctrError)(text) from failure
     return True

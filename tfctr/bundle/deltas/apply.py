@@ -47,9 +47,9 @@ def apply_delta(
     if not paths:
         raise UsageError(f"{bundle_path}: no delta was given")
     source, out = Path(bundle_path), Path(os.path.abspath(out_path))
+    _check_apart(out, paths)
     check_target(out, source, force=force, what="bundle")
     library.load()
-    _check_apart(out, paths)
     tell, seen = note or (lambda _: None), progress or (lambda *_: None)
     opened: list[Delta] = []
 
