@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HASH = "hash"
 HASH_LOOKUP = "TfctrHashLookup"
-_LINE_BYTES = 12  # of the index, per key
+_LINE_BYTES = 14  # of the index, per key
 _PAGE = 4096
 
 

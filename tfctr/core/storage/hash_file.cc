@@ -21,8 +21,21 @@ bool ParseInt(const Metadata& metadata, const char* key, Int* out, int base = 10
 
 // What a line says of itself is possible.
 bool PlausibleLine(const HashLine& line, int64_t size) {
-  return line.count <= HashLine::kKeys && line.zero == 0 && (line.flags & ~HashLine::kOverflowed) == 0 &&
-         int64_t{line.first} + line.count <= size;
+  return line.count <= HashLine::kKeys && int64_t{line.first} + line.count <= size;
+}
+
+// What the overflow bits of line `l` must be.
+uint16_t OverflowOf(const HashIndex& index, uint64_t l) {
+  uint16_t overflow = 0;
+  for (uint64_t next = l + 1; next < index.line_count && next <= l + HashLine::kMaxWalk; ++next) {
+    const HashLine& line = index.lines[next];
+    for (int k = 0; k < HashLine::kKeys && k < line.count; ++k) {
+      const uint64_t hash = HashOfKey(line.keys[k], index.salt);
+      if (HomeOfHash(hash, index.homes) > l) return overflow;
+      overflow |= OverflowBit(hash);
+    }
+  }
+  return overflow;
 }
 
 }  // namespace
@@ -85,7 +98,7 @@ Result<std::shared_ptr<const HashFile>> HashFile::FromContainer(std::unique_ptr<
   const HashLine& first = index.lines[0];
   const HashLine& last = index.lines[index.line_count - 1];
   if (!PlausibleLine(first, index.missing) || first.first != 0 || !PlausibleLine(last, index.missing) ||
-      last.first + last.count != index.missing || last.flags != 0) {
+      last.first + last.count != index.missing || last.overflow != 0) {
     return Status::Corrupt("'" + path + "' is damaged: its index does not count " + std::to_string(size) + " keys");
   }
   file->container_ = std::move(container);
@@ -121,8 +134,7 @@ Status HashFile::VerifyIndex() const {
                            name_ + "' " + what);
   };
   int64_t row = 0;
-  bool overflowed = false;  // the line before
-  uint64_t before = 0;      // the last key's hash: keys lie in the order of their hashes
+  uint64_t before = 0;  // the last key's hash: keys lie in the order of their hashes
   for (uint64_t l = 0; l < index_.line_count; ++l) {
     const HashLine& line = index_.lines[l];
     if (!PlausibleLine(line, size()) || line.first != row) return damaged(l, "does not count on");
@@ -134,15 +146,12 @@ Status HashFile::VerifyIndex() const {
       const uint64_t hash = HashOfKey(line.keys[k], index_.salt);
       if (row > 0 && hash <= before) return damaged(l, "holds keys out of order");
       before = hash;
-      if (overflowed != (k == 0 && HomeOfHash(hash, index_.homes) < l)) return damaged(l, "follows a wrong flag");
-      overflowed = false;
       int64_t number;
       index_.Find(&line.keys[k], 1, &number);
       if (number != row) return damaged(l, "holds key " + std::to_string(line.keys[k]) + " where it is not found");
       ++row;
     }
-    if (overflowed) return damaged(l, "follows a wrong flag");
-    overflowed = (line.flags & HashLine::kOverflowed) != 0;
+    if (line.overflow != OverflowOf(index_, l)) return damaged(l, "tells wrongly which keys lie further on");
   }
   if (row != size()) return damaged(index_.line_count - 1, "ends at row " + std::to_string(row));
   return Status::Ok();

@@ -337,7 +337,7 @@ void GarbageInTheIndex() {
       uint64_t words[8];
       for (uint64_t& word : words) word = random() % 4 == 0 ? random() : random() % 3;
       std::memcpy(&line, words, sizeof(line));
-      if (random() % 2 == 0) line.flags |= HashLine::kOverflowed;
+      if (random() % 2 == 0) line.overflow = 0xffff;
     }
     HashIndex index;
     index.lines = lines.data();
