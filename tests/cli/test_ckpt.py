@@ -76,7 +76,7 @@ def test_policies_that_are_asked_for(prefix, capsys):
     (users,) = [table for table in told_of["tables"] if table["name"] == "model/users"]
     assert [(one["policy"], one["rows"]) for one in users["eviction"]["policies"]] == [
         ("step:98", 6),
-        ("l2:1e+09,min_rows=7", 37),
+        ("l2:1000000000.0,min_rows=7", 37),
     ]
     assert users["now"]["step"] == 110 and users["eviction"]["left"] == 7
     assert "eviction" not in told_of["tables"][1] or told_of["tables"][1]["eviction"] is None

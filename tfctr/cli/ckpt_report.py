@@ -12,7 +12,7 @@ from tfctr.cli import common
 from tfctr.embedding.inspection.histogram import Bar, age_words, duration_words
 from tfctr.embedding.inspection.report import Report
 from tfctr.embedding.inspection.sources import Source, Table
-from tfctr.embedding.inspection.words import facts, kept_words, share, slot_words, time_words
+from tfctr.embedding.inspection.words import facts, kept_words, percent, share, slot_words, time_words
 
 _BAR = 40  # characters of the longest bar
 _VARIABLES = 40
@@ -90,7 +90,7 @@ def _print_bars(console: rich.console.Console, title: str, what: str, bars: Sequ
     shown = common.table(title, what, "rows", "share", "", right=(what, "rows", "share"))
     for bar in bars:
         length = -(-bar.count * _BAR // most) if most else 0
-        shown.add_row(words(bar), f"{bar.count:,}", f"{100 * bar.count / total:.1f} %", "█" * length)
+        shown.add_row(words(bar), f"{bar.count:,}", percent(bar.count, total), "█" * length)
     console.print()
     console.print(shown)
 
@@ -124,14 +124,15 @@ def _print_eviction(console: rich.console.Console, report: Report) -> None:
         + [time_words(run.now.time_ms)] * bool(run.now.time_ms)
     )
     numbers = ("rows", "counters", "memory")
-    shown = common.table(f"An eviction now ({at}) would take", "policy", *numbers, "first to go", right=numbers)
+    shown = common.table("An eviction would take", "policy", *numbers, "first to go", right=numbers)
     for one in run.policies:
         size = "?" if one.bytes is None else size_words(one.bytes)
         keys = ", ".join(map(str, one.examples))
         shown.add_row(one.policy, f"{one.rows:,}", f"{one.counters:,}", size, keys)
     console.print()
     console.print(shown)
-    console.print(f"{share(run.rows, report.table.rows)} rows would go, {run.left:,} stay", markup=False)
+    gone = f"{share(run.rows, report.table.rows)} rows would go, {run.left:,} stay, at {at}"
+    console.print(gone, markup=False, soft_wrap=True)
 
 
 def _print_admission(console: rich.console.Console, report: Report) -> None:

@@ -161,22 +161,6 @@ def test_root_of_a_checkpoint(tmp_path):
     assert_equal(again, table)
 
 
-def test_a_v1_graph_restores_it(saved, tmp_path):
-    prefix, tables = saved
-    run("export", prefix, tmp_path / "users.npz", "--table", "users")
-    run("import", tmp_path / "users.npz", tmp_path / "again")
-    v1 = tf.compat.v1
-    with tf.Graph().as_default(), v1.Session() as session:
-        table = tfctr.EmbeddingVariable(
-            4, "users", optimizer=tfctr.optimizers.Adagrad(0.1), admission=tfctr.CounterAdmission(2), seed=11
-        )
-        rows = table.lookup(tf.constant([1, 2, 3], tf.int64))
-        restored = checkpoint.restore_tables(str(tmp_path / "again"), {"users": table})
-        session.run(v1.tables_initializer())
-        session.run(restored)
-        np.testing.assert_array_equal(session.run(rows), tables["users"].lookup([1, 2, 3]))
-
-
 def arrays(**changed: object) -> dict[str, np.ndarray]:
     good = {"keys": np.arange(3), "values": np.ones((3, 2), np.float32), "slots/acc": np.ones((3, 1), np.float32)}
     given = good | {"frequency": np.ones(3, np.int64)} | changed

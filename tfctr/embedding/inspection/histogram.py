@@ -34,7 +34,7 @@ class Bar:
 def _number(value: float) -> str:
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
-    return f"{value:.3g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 class Counts:

@@ -12,7 +12,7 @@ from tfctr.bundle.summary import count_words, size_words
 from tfctr.embedding.inspection.histogram import Bar, age_words, duration_words
 from tfctr.embedding.inspection.report import Report
 from tfctr.embedding.inspection.sources import Source
-from tfctr.embedding.inspection.words import facts, kept_words, share, slot_words, time_words
+from tfctr.embedding.inspection.words import facts, kept_words, percent, share, slot_words, time_words
 from tfctr.version import __version__
 
 _TEMPLATE = pathlib.Path(__file__).with_name("page.html.j2")
@@ -57,15 +57,17 @@ def charts(report: Report) -> list[dict[str, Any]]:
         at = f"time since the last update, at {time_words(told.now.time_ms)}"
         listed.append(("Age in time", at, told.age_time.bars(), age_words))
     listed.append(("Length of rows", "Euclidean norm of the value", told.norms.bars(), Bar.words))
+    drawn = [_chart(title, "rows", what, bars, words) for title, what, bars, words in listed if bars]
     if told.counters is not None and told.counter_rows:
-        listed.append(("Keys without a row", "occurrences counted so far", told.counters.bars(), Bar.words))
-    return [_chart(title, what, bars, words) for title, what, bars, words in listed if bars]
+        what = "occurrences counted so far"
+        drawn.append(_chart("Keys without a row", "keys", what, told.counters.bars(), Bar.words))
+    return drawn
 
 
-_ROW, _LABEL, _WIDTH, _COUNT = 20, 132, 250, 110  # pixels: height of a bar, widths of label, longest bar and count
+_ROW, _LABEL, _WIDTH, _COUNT = 20, 150, 240, 120  # pixels: height of a bar, widths of label, longest bar and count
 
 
-def _chart(title: str, what: str, bars: Sequence[Bar], words: Any) -> dict[str, Any]:
+def _chart(title: str, unit: str, what: str, bars: Sequence[Bar], words: Any) -> dict[str, Any]:
     most = max(bar.count for bar in bars) or 1
     total = sum(bar.count for bar in bars)
     drawn = [
@@ -74,13 +76,14 @@ def _chart(title: str, what: str, bars: Sequence[Bar], words: Any) -> dict[str, 
             "width": max(1.5, bar.count / most * _WIDTH) if bar.count else 0,
             "words": words(bar),
             "count": f"{bar.count:,}",
-            "share": f"{100 * bar.count / total:.1f} %" if total else "",
+            "share": percent(bar.count, total),
         }
         for number, bar in enumerate(bars)
     ]
     return {
         "title": title,
         "what": what,
+        "unit": unit,
         "bars": drawn,
         "row": _ROW,
         "label": _LABEL,

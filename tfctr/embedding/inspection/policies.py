@@ -36,8 +36,8 @@ class Rule:
         """The policy as the command line takes it."""
         told = {
             "step": f"step:{self.limit}",
-            "ttl": f"ttl:{self.limit / 1000:g}",
-            "l2": f"l2:{self.limit:g}",
+            "ttl": f"ttl:{self.limit // 1000 if self.limit % 1000 == 0 else self.limit / 1000}",
+            "l2": f"l2:{self.limit}",
             "lru": f"capacity:{self.limit}:lru",
             "lfu": f"capacity:{self.limit}:lfu",
         }[self.kind]

@@ -59,7 +59,14 @@ def _range(least: float | None, mean: float | None, most: float | None) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    return f"{part:,} ({100 * part / whole:.1f} %)" if whole else f"{part:,}"
+    return f"{part:,} ({percent(part, whole)})" if whole else f"{part:,}"
+
+
+def percent(part: int, whole: int) -> str:
+    """A share that does not hide what there is little of."""
+    if not whole:
+        return ""
+    return "< 0.1 %" if 0 < part / whole < 0.0005 else f"{100 * part / whole:.1f} %"
 
 
 def slot_words(table: Table, name: str) -> str:
