@@ -89,6 +89,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         "{" + ", ".join(f'"{name}": {value[k].tolist()}' for name, value in inputs.items()) + "}" for k in range(4)
     ]
     (path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    users = tfctr.EmbeddingVariable(4, "users", key_dtype=tf.string, optimizer=tfctr.optimizers.Adagrad(0.05))
+    users.lookup(tf.constant(["u1", "u2"]), training=True)
+    tf.train.Checkpoint(users=users).write(str(path / "checkpoints" / "model-1"))
     return path
 
 
