@@ -331,6 +331,24 @@ def test_training_goes_on_during_saves_and_nothing_of_it_is_lost(tmp_path: Path)
     assert_same(back, contents(table))
 
 
+def test_tables_at_their_limit(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"eviction": tfctr.CapacityEviction(10**6, "lfu"), "admission": tfctr.CounterAdmission(2)}
+    table = make(max_bytes=1_000_000, **options)
+    manager = manager_of(table, tmp_path, max_delta_rows=1e9)
+    random = np.random.default_rng(0)
+    saves = []
+    for _ in range(8):
+        for _ in range(5):
+            train(table, np.repeat(random.integers(0, 100_000, 600), 2))
+        saves.append(manager.save())
+    assert table.size() < 8 * 5 * 600 * 0.7  # rows went to make room
+    assert sum(save.is_delta for save in saves) >= 4 and sum(save.tables[0].removed for save in saves) > 100
+    for shards in (1, 5, 7):
+        back = make(shards=shards, **options)
+        manager_of(back, tmp_path).restore().assert_consumed()
+        assert_same(back, contents(table))
+
+
 def test_counts_one_by_one_go_into_a_bloom_filter_once(tmp_path: Path) -> None:
     table = make(admission=tfctr.CounterAdmission(100))
     manager = manager_of(table, tmp_path)
