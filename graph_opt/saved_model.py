@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from tensorflow.python.saved_model import loader_impl
 
+from graph_opt.embeddings.handles import unwrap_handles
 from graph_opt.inlining import inline_functions, missing_ops
 from graph_opt.item import GraphItem
 from graph_opt.restore_map import map_embedding_variables, map_restored
@@ -175,6 +176,7 @@ def inline(source: SavedModelSource, signatures: Sequence[str] | None = None) ->
         item.graph_def = inline_functions(source.meta_graph, sorted(item.keep()) + restore)
     except (ValueError, tf.errors.OpError) as error:
         raise CorruptFileError(f"{source.path}: TensorFlow can't read its graph: {_first_line(error)}") from error
+    unwrap_handles(item.graph_def)
     item.variables, item.restored_tables = map_restored(item.graph_def)
     item.embedding_tables = map_embedding_variables(item.graph_def)
     return item

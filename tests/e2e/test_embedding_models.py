@@ -198,6 +198,7 @@ def test_a_training_placeholder_that_no_signature_feeds_is_its_default(tmp_path)
         table = tfctr.EmbeddingVariable(3, "ids")
         rows = table.lookup(ids, training=training)
         with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
             session.run(rows, {ids: [4, 5], training: True})
             want = session.run(rows, {ids: [5, 6]})
             tf.compat.v1.saved_model.simple_save(session, str(tmp_path / "model"), {"ids": ids}, {"rows": rows})
@@ -215,18 +216,36 @@ def test_a_streaming_saver_and_a_loaded_model_that_is_saved_again(tmp_path, fold
     np.testing.assert_allclose(got["rows"], answers["module.model.out.npz"]["rows"], rtol=1e-6, atol=1e-6)
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose table is worth storing in fewer bytes."""
+    module = _One(np.arange(3000), dim=16, default_value=0.3, initializer=tfctr.Normal(0.0, 1.0))
+    return saved(module, tmp_path_factory.mktemp("large") / "model")
+
+
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "int8"])
-def test_narrow_tables(tmp_path, folder, answers, dtype):
-    limits = {"max_dp": 0.05, "max_bias": 0.05, "max_auc_delta": 1.0}
-    report = tfctr.convert(folder / "module.model", tmp_path / "bundle", table_dtype=dtype, strict=True, **limits)
-    hashed = [f for f in report.manifest["store"]["files"] if f["kind"] == "hash"]
+def test_narrow_tables(tmp_path, large, dtype):
+    limits = {"max_dp": 1.0, "max_bias": 1.0, "max_auc_delta": 1.0}
+    wide = tfctr.convert(large, tmp_path / "wide").manifest["store"]["files"][0]
+    report = tfctr.convert(large, tmp_path / "bundle", table_dtype=dtype, strict=True, **limits)
+    (file,) = report.manifest["store"]["files"]
     storage = {"fp16": "float16", "bf16": "bfloat16", "int8": "int8"}[dtype]
-    assert [f["dtype"] for f in hashed] == [storage] * 4, report.manifest["passes"]
-    with tfctr.ServingSession(tmp_path / "bundle") as session:
-        got = session.predict(zoo.INPUTS)["rows"]
-    want = answers["module.model.out.npz"]["rows"]
+    assert (file["kind"], file["dtype"], file["storage"], file["shape"]) == ("hash", storage, storage, [3000, 16])
+    assert file["stands_for"] == {"dtype": "float32", "shape": [3000, 16]} and file["bytes"] < 0.7 * wide["bytes"]
+    assert report.manifest["precision"] == f"fp32, tables {dtype}"
+    ids = np.array([0, 7, 2999, 3000, -1], np.int64)
+    with tfctr.ServingSession(tmp_path / "bundle") as session, tfctr.ServingSession(tmp_path / "wide") as exact:
+        got, want = session.predict({"ids": ids})["rows"], exact.predict({"ids": ids})["rows"]
     bound = {"fp16": 1e-3, "bf16": 1e-2, "int8": 2e-2}[dtype]
-    assert 0 < np.abs(got - want).max() <= bound * max(1.0, np.abs(want).max())
+    assert 0 < np.abs(got - want).max() <= bound * np.abs(want).max()
+    np.testing.assert_array_equal(tfctr.load_table(tmp_path / "bundle", "ids").lookup(ids), got)
+
+
+def test_tables_that_would_not_be_smaller_stay(tmp_path, folder):
+    report = tfctr.convert(folder / "module.model", tmp_path / "bundle", table_dtype="int8")
+    (found,) = [p for p in report.manifest["passes"] if p["name"] == "compress_tables"]
+    assert {t["table"] for t in found["details"]["left"]} >= {"table users", "table words"}
+    assert all("would not be smaller as int8" in t["reason"] for t in found["details"]["left"])
 
 
 def test_user_features_once_per_user(tmp_path, folder, answers):
@@ -271,7 +290,7 @@ def test_the_command_line_tells_the_same(tmp_path, folder, capsys):
 
 def test_damaged_rows_are_found_while_converting(tmp_path):
     model = saved(_One(np.arange(500)), tmp_path / "model")
-    (data,) = (model / "variables").glob("*.data*")
+    data = max((model / "variables").glob("*.data*"), key=lambda path: path.stat().st_size)
     raw = bytearray(data.read_bytes())
     raw[len(raw) // 2] ^= 0x10
     data.write_bytes(bytes(raw))
