@@ -78,10 +78,10 @@ def print_version(report: dict[str, Any]) -> None:
     line = f"disk: {size_words(report['written_bytes'])} written, {links['linked']} files linked"
     if links["copied"]:
         line += f", {links['copied']} COPIED ({size_words(links['copied_bytes'])}: {links['reason']})"
-    console.print(line, markup=False)
-    console.print(
+    lines = [
+        line,
         f"version {version['sequence']} ({short(version['hash'])}), in {report['elapsed_ms']:.0f} ms: {report['path']}",
-        markup=False,
-    )
-    if report["advice"]:
-        console.print(report["advice"], markup=False)
+        report["advice"],
+    ]
+    for one in filter(None, lines):  # not folded: paths are to be copied
+        console.print(one, markup=False, soft_wrap=True)

@@ -81,7 +81,7 @@ def test_compact(base, tmp_path, names, every):
 
 
 def test_replacing_a_version(base, tmp_path):
-    """With force, killed at a rename: what was at OUT is there, or aside and put back by the next run, or the new is."""
+    """With force, killed at a rename: what was at OUT is there, or the next run puts it back."""
     context = multiprocessing.get_context("fork")
     out = tmp_path / "out"
     for kill_at in range(1, 200):
