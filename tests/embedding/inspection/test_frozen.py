@@ -117,3 +117,33 @@ def test_empty_and_one_key(tmp_path, capsys):
         assert main(["ckpt", "inspect", path, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["tables"][0]["rows"] == n
         assert main(["ckpt", "diff", prefix, path]) == 0
+
+
+def test_versions_of_a_bundle(base, tmp_path, capsys):
+    """A converted model and versions of it with deltas: frozen and static tables, overlays included."""
+    assert main(["ckpt", "inspect", str(base.bundle)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"bundle {base.bundle}\n") and re.search(r"users +40 +8 +int64 ", text)
+    assert re.search(r"items +float32 +\[60, 8\] +1.9 KB", text)
+    tfctr.apply_delta(base.bundle, base.deltas[:2], tmp_path / "v2")
+    old, new = (version.rows for version in (base.expected[0], base.expected[2]))
+    users = open_source(tmp_path / "v2").table("users")
+    assert users.rows == len(new["users"]) and len(users.saves) == 2
+    found = differences.compare(open_source(base.bundle), open_source(tmp_path / "v2"))
+    (table,) = found.tables
+    kept = old["users"].keys() & new["users"].keys()
+    assert (table.added, table.removed) == (len(new["users"]) - len(kept), len(old["users"]) - len(kept))
+    assert table.changed == sum(not np.array_equal(old["users"][key], new["users"][key]) for key in kept)
+    variables = {one.name: one.changed for one in found.variables}
+    for name in ("items", "whole"):
+        assert variables[name] == sum(not np.array_equal(old[name][key], new[name][key]) for key in old[name])
+    assert main(["ckpt", "export", str(tmp_path / "v2"), str(tmp_path / "items.npz"), "--table", "items"]) == 0
+    with np.load(tmp_path / "items.npz") as arrays:
+        np.testing.assert_array_equal(arrays["values"], np.stack([new["items"][key] for key in range(60)]))
+    # The model that the bundle was made from.
+    model = base.bundle.parent / "model"
+    capsys.readouterr()
+    assert main(["ckpt", "diff", str(model), str(base.bundle)]) == 0
+    assert "variables are not compared: one side is a bundle" in capsys.readouterr().out
+    assert main(["ckpt", "diff", str(model), str(tmp_path / "v2"), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["tables"][0]["changed"] == table.changed
