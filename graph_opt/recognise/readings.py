@@ -156,21 +156,21 @@ def _layouts(walk: Walk, found: Found, cut: Cut) -> Iterator[dict[str, object]]:
         return
     if not _one_row_each(walk, found, coords):
         return
-    rowing = coords.rowing
+    rowing, rank = coords.rowing, walk.rank(cut.tensor)
+    by_position = rowing.form == "dense" and cut.tokens == 0 and found.empty != "short"
+    if by_position and rank is not None and rank >= 2 and rank == walk.rank(rowing.tensor):
+        yield {"form": "dense"}
+    if rank not in (1, None):
+        return  # the other forms take values one after the other
     if cut.tokens == 0:
         if rowing.form == "sparse":
             # Without a dense_shape nothing flattens the indices: the first column is the row, as in rank 2 only.
             matrix = (walk.shape(rowing.tensor) or [None, None])[-1] in (None, 2)
             if _is_shape(walk, coords.shape) or (coords.shape is None and found.empty == "short" and matrix):
                 yield {"form": "sparse", "rows": rowing.tensor, "shape": coords.shape}
-            if coords.splits is not None:
-                yield {"form": "ragged", "rows": coords.splits}
-        elif rowing.form == "ragged":
-            yield {"form": "ragged", "rows": rowing.tensor}
-        elif rowing.form == "dense":
-            rank, known = walk.rank(cut.tensor), walk.rank(rowing.tensor)
-            if rank is not None and rank >= 2 and rank == known and found.empty != "short":
-                yield {"form": "dense"}
+        splits = rowing.tensor if rowing.form == "ragged" else coords.splits
+        if splits is not None:
+            yield {"form": "ragged", "rows": splits}
     yield from _given_rows(walk, found, coords, cut)
 
 

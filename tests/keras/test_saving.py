@@ -13,7 +13,6 @@ import tensorflow as tf
 
 import tfctr
 from tests.keras.models import batches, ids_model, kept_model, rows_of, table
-from tfctr.errors import UsageError
 
 WITH_STEP = ["keras", "checkpoint", "checkpoint_root", "managed"]
 READER = """
@@ -145,10 +144,13 @@ def test_loading_replaces_what_the_table_held(written):
 
 
 @pytest.mark.parametrize("name", ["export", "own_export"])
-def test_a_conversion_would_lose_the_rows_and_is_refused(written, tmp_path, name):
-    with pytest.raises(UsageError, match=r"holds embedding variables \(items\), and a conversion does not take their"):
-        tfctr.convert(written[0] / name, tmp_path / "bundle")
-    assert not list(tmp_path.iterdir())
+def test_a_conversion_takes_the_rows_along(written, tmp_path, name):
+    tfctr.convert(written[0] / name, tmp_path / "bundle", strict=True, require_fused=["*"])
+    with tfctr.ServingSession(tmp_path / "bundle") as session:
+        (given,), (output,) = session.inputs, session.outputs
+        got = session.predict({given.name: batches()[0]})[output.name]
+    np.testing.assert_allclose(got, written[1]["scores"], rtol=1e-6, atol=1e-7)
+    assert len(tfctr.load_table(tmp_path / "bundle", "items")) == written[1]["rows"]
 
 
 def test_a_file_that_does_not_fit_changes_nothing(written):

@@ -32,11 +32,7 @@ def _rowing(walk: Walk, tensor: str) -> Rowing:
     data = [leaf for leaf in leaves if not leaf.startswith("shape:")]
     if len(data) == 1 and data[0] != tensor and walk.rank(data[0]) == 1 and walk.dtype(data[0]) in ("int32", "int64"):
         return Rowing("ragged", data[0])
-    if not data:
-        sources = {plain_base(walk, leaf.removeprefix("shape:")) for leaf in leaves}
-        if len(sources) == 1 and walk.rank(next(iter(sources))) == 2:
-            return Rowing("dense", sources.pop())
-    return Rowing("segments", tensor)
+    return _by_position(walk, tensor) or Rowing("segments", tensor)
 
 
 def _subtracted_splits(walk: Walk, tensor: str) -> str | None:
@@ -68,7 +64,16 @@ def row_ids(walk: Walk, node: NodeDef, inputs: list[Value]) -> Coords:
         indices, shape = (walk.facts.root(t) for t in walk.view.inputs(made))
         if (walk.shape(indices) or [None])[-1] == 2:  # else a row is the first index only, not the flattened ones
             return Coords(tensor, Rowing("sparse", indices), shape=shape, column=0, splits=splits, ordered=True)
-    return Coords(tensor, Rowing("ragged", splits), column=0, ordered=True)
+    return Coords(tensor, _by_position(walk, splits) or Rowing("ragged", splits), column=0, splits=splits, ordered=True)
+
+
+def _by_position(walk: Walk, tensor: str) -> Rowing | None:
+    """The matrix whose shape alone ``tensor`` is computed from: each of its rows is a row of the batch."""
+    leaves = walk.facts.leaves(tensor)
+    if not leaves or not all(leaf.startswith("shape:") for leaf in leaves):
+        return None
+    sources = {plain_base(walk, leaf.removeprefix("shape:")) for leaf in leaves}
+    return Rowing("dense", sources.pop()) if len(sources) == 1 and walk.rank(next(iter(sources))) == 2 else None
 
 
 @handles("RaggedFillEmptyRows")
