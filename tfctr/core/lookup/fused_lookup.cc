@@ -213,6 +213,7 @@ Result<std::unique_ptr<const FusedLookup>> FusedLookup::Create(std::string_view 
   std::unique_ptr<FusedLookup> plan(new FusedLookup);
   plan->group_ = parsed.Take();
   plan->kernels_ = &KernelsFor(isa);
+  plan->number_kernel_ = NumberKernelFor(isa);
   const GroupSpec& group = plan->group_;
   int64_t zero_bytes = 0;
   for (const LookupSpec& spec : group.lookups) {
@@ -245,10 +246,10 @@ Status FusedLookup::ResolveTables(const std::vector<const ServedTable*>& files, 
     table.name = file->name();
     table.rows = file->rows();
     table.keys = file->hashed() ? file->hash()->size() : 0;
-    table.numbers = RowNumbering(file);
+    table.numbers = RowNumbering(*file, number_kernel_);
     if (spec.fill_id && FillIsInRange(spec)) {
       table.fill_number = *spec.fill_id;
-      if (table.numbers.needed()) table.numbers.Run(&table.fill_number, 1, 0, false, nullptr);
+      if (table.numbers.needed()) table.numbers.Run(&table.fill_number, 1, 0, false, false);
     }
     tables->push_back(std::move(table));
   }

@@ -172,6 +172,7 @@ class FusedLookup {
   std::vector<std::vector<int32_t>> shared_ids_;  // lookups by the ids that they have in common
   std::vector<uint8_t> zero_row_;                 // stands for masked values
   const GatherKernels* kernels_ = nullptr;
+  NumberKernel number_kernel_ = nullptr;
 };
 
 }  // namespace tfctr

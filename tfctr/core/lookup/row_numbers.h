@@ -1,44 +1,48 @@
-// From what a lookup's steps leave of an id to the number of a row: keys of a
-// hash file are found, ids of a table file whose overlay has newer rows are
-// sent there. Lookups of other tables need nothing of it: their ids are row
-// numbers.
+// From what a lookup's steps leave of an id to the number of a row: keys of a hash file are found, ids of a table file
+// whose overlay has newer rows are sent there. Lookups of other tables need nothing of it: their ids are row numbers.
 //
-// Thread-safety: immutable; any number of threads. Cost: one cache miss a key,
-// overlapped; rows are fetched as soon as their numbers are known. An id of a
-// table file costs a bit of the overlay's bitmap, and more only if it has a
-// newer row.
+// Thread-safety: immutable; any number of threads. Cost: number_impl.h.
 #ifndef TFCTR_CORE_LOOKUP_ROW_NUMBERS_H_
 #define TFCTR_CORE_LOOKUP_ROW_NUMBERS_H_
 
 #include <cstdint>
 
-#include "tfctr/core/lookup/id_steps.h"
+#include "tfctr/core/lookup/number_kernels.h"
 #include "tfctr/core/storage/served_table.h"
 
 namespace tfctr {
 
 class RowNumbering {
  public:
-  // What stands for an id that is in no table: above every row number, and
-  // dropped by no prune step.
-  static constexpr int64_t kOutside = INT64_MAX;
-
   RowNumbering() = default;
-  explicit RowNumbering(const ServedTable* table)
-      : table_(table->hashed() || table->overlay() != nullptr ? table : nullptr) {}
+  RowNumbering(const ServedTable& table, NumberKernel number) : number_(number) {
+    task_.index = table.index();
+    task_.overlay = table.overlay();
+    task_.base_rows = table.base_rows();
+    task_.table = table.data();
+    row_bytes_ = table.row_bytes();
+  }
 
   // False: ids are row numbers as they are.
-  bool needed() const { return table_ != nullptr; }
+  bool needed() const { return task_.index != nullptr || task_.overlay != nullptr; }
 
-  // Makes row numbers of `ids`, in place. Of a hash file: any key has one;
-  // negative keys become -1 if `drop_negative`. Of a table file: negative ids
-  // get `wrap` added if that leads into the table. Ids outside of it stay
-  // outside: the negative ones as they are, the others as kOutside. `hint`:
-  // rows to fetch, or null.
-  void Run(int64_t* ids, int64_t n, int64_t wrap, bool drop_negative, const RowHint* hint) const;
+  // Makes row numbers of `ids`, in place. Of a hash file: any key has one; negative keys become -1 if `drop_negative`.
+  // Of a table file: negative ids get `wrap` added if that leads into the table. Ids outside of it stay outside: the
+  // negative ones as they are, the others as NumberTask::kOutside. `fetch`: rows of a hash file are prefetched.
+  void Run(int64_t* ids, int64_t n, int64_t wrap, bool drop_negative, bool fetch) const {
+    NumberTask task = task_;
+    task.ids = ids;
+    task.n = n;
+    task.wrap = wrap;
+    task.drop_negative = drop_negative;
+    task.row_bytes = fetch ? row_bytes_ : 0;
+    number_(task);
+  }
 
  private:
-  const ServedTable* table_ = nullptr;
+  NumberTask task_;
+  int64_t row_bytes_ = 0;
+  NumberKernel number_ = nullptr;
 };
 
 }  // namespace tfctr

@@ -284,7 +284,7 @@ bool Runner::ReadNumbers(const Feature& f, const BoundFeature& b, int64_t begin,
       return false;
     }
   }
-  if (b.renumber) b.source->numbers.Run(s_.ids.ids(), s_.ids.size(), f.wrap, f.prune_negative, hint);
+  if (b.renumber) b.source->numbers.Run(s_.ids.ids(), s_.ids.size(), f.wrap, f.prune_negative, hint != nullptr);
   return true;
 }
 

@@ -141,7 +141,7 @@ void Runner::NumberEntries(const Feature& f, const BoundFeature& b) {
   const size_t n = s_.entries.size();
   s_.numbers.resize(n);
   for (size_t k = 0; k < n; ++k) s_.numbers[k] = s_.entries[k].id;
-  b.source->numbers.Run(s_.numbers.data(), static_cast<int64_t>(n), 0, false, nullptr);
+  b.source->numbers.Run(s_.numbers.data(), static_cast<int64_t>(n), 0, false, false);
   for (size_t k = 0; k < n; ++k) s_.entries[k].id = s_.numbers[k];
 }
 

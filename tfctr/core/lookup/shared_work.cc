@@ -114,7 +114,7 @@ void FusedLookup::RunIds(int64_t begin, int64_t end, Call* call) const {
     for (int64_t at = std::max<int64_t>(0, begin - start); at < to; at += kChunkValues) {
       const int64_t next = std::min(to, at + kChunkValues);
       if (block.Run(b.ids, at, next, f.spec.steps.data(), f.step_count, last_dim, call->steps_).ok()) {
-        if (f.hashed) b.source->numbers.Run(block.ids(), next - at, 0, f.prune_negative, nullptr);
+        if (f.hashed) b.source->numbers.Run(block.ids(), next - at, 0, f.prune_negative, false);
         std::copy_n(block.ids(), next - at, call->shared_ids_[k].data() + at);
         continue;
       }
