@@ -6,6 +6,7 @@ before the rename (an error, a full disk, Ctrl-C) removes that folder and leaves
 
 from __future__ import annotations
 
+import concurrent.futures
 import errno
 import os
 import shutil
@@ -18,6 +19,7 @@ from tfctr.bundle import manifest, naming
 from tfctr.errors import UsageError
 
 Progress = Callable[[str], None]
+_SYNCS = 8  # at once
 
 
 class BundleWriter:
@@ -176,12 +178,14 @@ def remove(path: Path) -> None:
 
 def sync_tree(folder: Path, synced: Collection[str] = ()) -> None:
     """fsync of every file but ``synced`` and every folder below ``folder``, itself included."""
-    for root, _, files in os.walk(folder):
-        for name in files:
-            path = os.path.join(root, name)
-            if path not in synced:
-                _sync(path, os.O_RDONLY)
-        sync_folder(Path(root))
+    files, folders = [], []
+    for root, _, names in os.walk(folder):
+        folders.append(root)
+        files += [path for path in (os.path.join(root, name) for name in names) if path not in synced]
+    with concurrent.futures.ThreadPoolExecutor(_SYNCS) as pool:  # a journal takes several at once for one
+        for flags, paths in ((os.O_RDONLY, files), (os.O_RDONLY | os.O_DIRECTORY, folders)):
+            for _ in pool.map(_sync, paths, [flags] * len(paths)):
+                pass
 
 
 def sync_folder(folder: Path) -> None:

@@ -333,3 +333,29 @@ def test_many_at_once_give_one_whole_version(base, tmp_path):
     assert all(one == 1 or "writing it now" in one or "exists already" in one for one in results), results
     base.expected[1].check(out)
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_processes_at_once_give_one_whole_version(base, tmp_path):
+    import multiprocessing
+
+    out = tmp_path / "out"
+    context = multiprocessing.get_context("fork")
+    start = context.Event()
+
+    def attempt() -> None:
+        start.wait()
+        try:
+            tfctr.apply_delta(base.bundle, base.deltas[0], out)
+        except UsageError as error:
+            os._exit(2 if "writing it now" in str(error) or "exists already" in str(error) else 1)
+        os._exit(0)
+
+    children = [context.Process(target=attempt) for _ in range(4)]
+    for child in children:
+        child.start()
+    start.set()
+    for child in children:
+        child.join()
+    assert sorted(child.exitcode for child in children) == [0, 2, 2, 2]
+    base.expected[1].check(out)
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]

@@ -101,13 +101,15 @@ class VersionFolder:
     def _kept_files(self) -> dict[str, Path]:
         """Files outside the store that stay: path in the bundle -> where it is."""
         ours = {naming.MODEL, naming.MANIFEST, *self._plan.others}
-        kept = {}
-        for root, _, names in os.walk(self._bundle.path, followlinks=True):
+        kept, top = {}, str(self._bundle.path)
+        for root, _, names in os.walk(top, followlinks=True):
+            inside = os.path.relpath(root, top)
+            if inside == naming.STORE_FOLDER or inside.startswith(naming.STORE_FOLDER + "/"):
+                continue
             for name in names:
-                path = Path(root) / name
-                target = path.relative_to(self._bundle.path)
-                if not target.is_relative_to(naming.STORE_FOLDER) and target.as_posix() not in ours:
-                    kept[target.as_posix()] = path
+                target = os.path.normpath(os.path.join(inside, name))
+                if target not in ours:
+                    kept[target] = Path(root, name)
         return kept
 
     def _base_files(self) -> list[dict[str, Any]]:
@@ -152,6 +154,7 @@ class VersionFolder:
             return {**planned.overlay, "index": index, "base": base}
         name = version_name(planned.entry["file"], self._plan.version.sequence, OVERLAY_SUFFIX)
         info = tables.merge(planned, folder / name)
+        self.links.paths.add(str(folder / name))  # the native writer has synced it
         self._new(folder / name)
         return overlay_entry(planned, index, base, f"{naming.STORE_FOLDER}/{name}", info)
 
