@@ -141,9 +141,13 @@ class DensePart(Refresh):
             table = served.get((old.kind, old.source)) if number not in taken_apart else None
             if table is not None:
                 # A static table keeps its name; a hash file's source is its place in the newest checkpoint.
-                names = {"name": table.name} | ({} if file.kind == HASH else {"source": table.source})
+                source = file.source if file.kind == HASH else table.source
                 told = _told(table.path)
-                files.append(dataclasses.replace(file, path=table.path, shape=table.shape, **names, **told))
+                files.append(
+                    dataclasses.replace(
+                        file, path=table.path, shape=table.shape, name=table.name, source=source, **told
+                    )
+                )
             elif file.path is not None:
                 files.append(dataclasses.replace(file, **_told(file.path)))
             else:
@@ -198,7 +202,7 @@ class DensePart(Refresh):
     @staticmethod
     def _add_overlays(item: GraphItem, overlays: Mapping[Path, StoreFile]) -> None:
         for index, file in enumerate(list(item.files)):
-            if file.path in overlays:
+            if file.path is not None and file.path in overlays:
                 item.files.append(dataclasses.replace(overlays[file.path], base=index))
 
     def _same(self, file: StoreFile) -> int:

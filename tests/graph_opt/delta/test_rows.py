@@ -69,7 +69,7 @@ def same_rows(table: BaseTable, whole: Path, keys: list[int]) -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(states=st.lists(STATE, min_size=4, max_size=4), cuts=st.integers(1, 4), seed=st.integers(0, 9))
 def test_chain_is_a_full_conversion(
     tmp_path_factory: pytest.TempPathFactory, storage: str, states: list, cuts: int, seed: int
@@ -106,7 +106,7 @@ def test_no_change_is_an_empty_delta(tmp_path: Path, storage: str) -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_static_chain(tmp_path_factory: pytest.TempPathFactory, storage: str, data: st.DataObject) -> None:
     """A static table, from tensors of a checkpoint or files, whole or in parts of either strategy."""
