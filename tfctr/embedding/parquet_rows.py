@@ -56,8 +56,8 @@ def batches(
             for name in named:
                 if name not in there:
                     raise InputError(f"{owner}: {file} has no column {name!r}, expected one of {', '.join(there)}")
-            for batch in opened.iter_batches(batch_size=rows, columns=list(dict.fromkeys(named))):
-                where = f"{owner}: {file}"
+            where = f"{owner}: {file}"
+            for batch in _in_order(opened, rows, list(dict.fromkeys(named))):
                 yield (
                     _flat(where, key, batch.column(key)),
                     {name: _matrix(where, given, batch) for name, given in numbers.items()},
@@ -65,6 +65,12 @@ def batches(
                 )
     except (arrow.ArrowInvalid, OSError) as error:
         raise InputError(f"{owner}: {file} can't be read as Parquet: {error}") from None
+
+
+def _in_order(opened: Any, rows: int, columns: list[str]) -> Iterator[Any]:
+    """All batches, one row group after the other: an iteration over all of them keeps what it has read of each."""
+    for group in range(opened.metadata.num_row_groups):
+        yield from opened.iter_batches(batch_size=rows, columns=columns, row_groups=[group])
 
 
 def _names(given: Columns) -> Sequence[str]:
