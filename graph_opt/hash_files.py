@@ -113,7 +113,7 @@ def _steps(on_copied: Callable[[int], None] | None) -> Callable[[int, int], None
 def file_bytes(rows: int, dim: int, storage: str = "float32") -> int:
     """About how large the hash file of such a table is, from above."""
     row = {"float32": 4 * dim, "int8": 4 + dim}.get(storage, 2 * dim)
-    return -(-((rows + 1) * (-(-row // 16) * 16) + rows * _LINE_BYTES) // _PAGE) * _PAGE + 2 * _PAGE
+    return -(-((rows + 1) * (-(-row // 16) * 16) + rows * _LINE_BYTES) // _PAGE) * _PAGE + _PAGE
 
 
 def build_hash_file(

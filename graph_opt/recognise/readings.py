@@ -168,9 +168,10 @@ def _layouts(walk: Walk, found: Found, cut: Cut) -> Iterator[dict[str, object]]:
             matrix = (walk.shape(rowing.tensor) or [None, None])[-1] in (None, 2)
             if _is_shape(walk, coords.shape) or (coords.shape is None and found.empty == "short" and matrix):
                 yield {"form": "sparse", "rows": rowing.tensor, "shape": coords.shape}
-        splits = rowing.tensor if rowing.form == "ragged" else coords.splits
-        if splits is not None:
-            yield {"form": "ragged", "rows": splits}
+        elif rowing.form == "ragged":
+            yield {"form": "ragged", "rows": rowing.tensor}
+    if coords.splits not in (None, rowing.tensor) and cut.tokens == len(coords.tokens):
+        yield {"form": "ragged", "rows": coords.splits}
     yield from _given_rows(walk, found, coords, cut)
 
 

@@ -207,13 +207,34 @@ def test_a_training_placeholder_that_no_signature_feeds_is_its_default(tmp_path)
         np.testing.assert_array_equal(session.predict({"ids": np.array([5, 6])})["rows"], want)
 
 
-def test_a_streaming_saver_and_a_loaded_model_that_is_saved_again(tmp_path, folder, answers):
+def test_a_model_that_was_loaded_and_saved_again(tmp_path, folder, answers):
     loaded = tf.saved_model.load(str(folder / "module.model"))
     tf.saved_model.save(loaded, str(tmp_path / "again"), loaded.signatures)
     tfctr.convert(tmp_path / "again", tmp_path / "bundle", strict=True)
     with tfctr.ServingSession(tmp_path / "bundle") as session:
         got = session.predict(zoo.INPUTS)
     np.testing.assert_allclose(got["rows"], answers["module.model.out.npz"]["rows"], rtol=1e-6, atol=1e-6)
+
+
+def test_a_tf1_model_whose_saver_streams(tmp_path):
+    with tf.Graph().as_default():
+        ids = tf.compat.v1.placeholder(tf.string, [None], "ids")
+        table = tfctr.EmbeddingVariable(3, "scope/ids", key_dtype=tf.string, default_value=9.0)
+        bias = tf.compat.v1.get_variable("bias", initializer=[1.0, 2.0, 3.0])
+        filled, rows = table.lookup(["a", "b"], training=True), table.lookup(ids) + bias
+        saver = tf.compat.v1.train.Saver(builder=tfctr.embedding.saver_v1.StreamingSaverBuilder())
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            session.run(filled)
+            want = session.run(rows, {ids: ["b", "c"]})
+            builder = tf.compat.v1.saved_model.Builder(str(tmp_path / "model"))
+            signature = tf.compat.v1.saved_model.predict_signature_def({"ids": ids}, {"rows": rows})
+            builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature}, saver=saver)
+            builder.save()
+    report = tfctr.convert(tmp_path / "model", tmp_path / "bundle", strict=True, require_fused=["ids"])
+    assert [(f["name"], f["source"]) for f in report.manifest["store"]["files"]] == [("scope/ids", "scope/ids")]
+    with tfctr.ServingSession(tmp_path / "bundle") as session:
+        np.testing.assert_array_equal(session.predict({"ids": ["b", "c"]})["rows"], want)
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from graph_opt.recognise.engine import NodeDef, Walk, handles
-from graph_opt.recognise.handlers.shapes import plain_base
-from graph_opt.recognise.handlers.sparse import filled
+from graph_opt.recognise.handlers.shapes import as_index_matrix, plain_base
+from graph_opt.recognise.handlers.sparse import filled, shape_source
 from graph_opt.recognise.values import Coords, Cut, Rowing, Value
 
 
@@ -61,9 +61,12 @@ def row_ids(walk: Walk, node: NodeDef, inputs: list[Value]) -> Coords:
     tensor, splits = walk.output(node), walk.facts.root(inputs[0].tensor)
     made = walk.view.producer(splits)
     if made.op == "TfctrEvRowSplits" and not walk.facts.waits_for_effect(made):
-        indices, shape = (walk.facts.root(t) for t in walk.view.inputs(made))
-        if (walk.shape(indices) or [None])[-1] == 2:  # else a row is the first index only, not the flattened ones
-            return Coords(tensor, Rowing("sparse", indices), shape=shape, column=0, splits=splits, ordered=True)
+        indices, shape = (walk.value(t) for t in walk.view.inputs(made))
+        coords = as_index_matrix(walk, indices)
+        # In more dimensions a row is the first index only, not the flattened ones.
+        if coords is not None and (walk.shape(indices) or [None])[-1] == 2:
+            shape_of = coords.shape or shape_source(walk, shape)
+            return dataclasses.replace(coords, column=0, shape=shape_of, splits=splits, ordered=True)
     return Coords(tensor, _by_position(walk, splits) or Rowing("ragged", splits), column=0, splits=splits, ordered=True)
 
 
