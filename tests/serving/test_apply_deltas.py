@@ -253,3 +253,40 @@ def test_a_bundle_without_the_node_loads_anew(base, tmp_path):
     with tfctr.ServingSession(bundle) as session:
         session.apply_deltas(tmp_path / "delta")
         check(session, base.expected[0].after(changes))
+
+
+def test_a_new_graph_keeps_its_engine(tmp_path):
+    """Rows and a graph with an OpenVINO tower: the engine is opened over the version's own files."""
+    from tests.serving import dense_bundles
+
+    bundle = dense_bundles.convert(dense_bundles.save(tmp_path / "model"), tmp_path / "bundle", "openvino")
+    graph = (bundle / "saved_model.pb").read_bytes()
+    models.write_delta(tmp_path / "delta", bundle, models.version(bundle), {}, graph=graph, manifest={})
+    given = dense_bundles.request(8)
+    tfctr.apply_delta(bundle, tmp_path / "delta", tmp_path / "v1")
+    with tfctr.ServingSession(bundle) as session, tfctr.ServingSession(tmp_path / "v1") as other:
+        assert other.describe()["dense"]["running"] == "openvino"
+        before = session.predict(given)
+        old = session._loaded.model
+        session.apply_deltas(tmp_path / "delta")
+        assert session._loaded.model is not old
+        after = session.predict(given)
+        for name in before:
+            np.testing.assert_array_equal(before[name], after[name])
+            np.testing.assert_array_equal(other.predict(given)[name], after[name])
+        told = session.describe()["dense"]
+        assert (told["running"], told["fallback"]) == ("openvino", False)
+        assert told["calls"] == 2
+
+
+def test_tables_in_huge_pages_take_deltas(base):
+    native = tfctr.core.library.native()
+    with tfctr.ServingSession(base.bundle, table_memory="huge_pages") as session:
+        assert native.table_memory() == "mapped"  # of other sessions
+        check(session, base.expected[0])
+        session.apply_deltas(base.deltas[:2])
+        check(session, base.expected[2])
+        kinds = {space["memory"] for space in native.table_spaces() if str(base.bundle) in space["path"]}
+        assert kinds == {"huge_pages"}
+    with pytest.raises(UsageError, match="tape"):
+        tfctr.ServingSession(base.bundle, table_memory="tape")

@@ -12,6 +12,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,18 +33,15 @@ class MemoryFile:
     """Bytes in anonymous memory with a path by which this process can open them; gone with the object."""
 
     def __init__(self, name: str, data: bytes | None = None, copy_of: Path | None = None) -> None:
-        self._handle = os.memfd_create(name[:200], os.MFD_CLOEXEC)
-        self.path = Path(f"/proc/{os.getpid()}/fd/{self._handle}")
-        with open(self._handle, "wb", closefd=False) as file:
+        handle = os.memfd_create(name[:200], os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, handle)
+        self.path = Path(f"/proc/{os.getpid()}/fd/{handle}")
+        with open(handle, "wb", closefd=False) as file:
             if data is not None:
                 file.write(data)
             elif copy_of is not None:
                 with copy_of.open("rb") as source:
                     shutil.copyfileobj(source, file, _CHUNK)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError):  # at the end of the process the descriptor may be closed already
-            os.close(self._handle)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,10 @@ session that changes to another version never mixes two.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from tfctr.serving.devices import device_report
 from tfctr.serving.model_folder import load_model
 from tfctr.serving.signature_info import Feature, Output, SignatureInfo, read_signature
 
+_loading = threading.Lock()
 _INTERNAL = ("__saved_model_init_op", "__saved_model_train_op")
 
 
@@ -39,6 +42,7 @@ class LoadOptions:
     device_map: Mapping[str, str] | None
     engine: str | None
     fallback: bool
+    table_memory: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,10 @@ def load(
     paths = [folder / str(file["file"]) for file in files] if store_paths is None else store_paths
 
     def load_with(choice: Mapping[str, Any]) -> Any:
-        return load_model(folder, options.tags, options.intra_op_threads, options.config, options.device_map, choice)
+        with _tables_in(options.table_memory):
+            return load_model(
+                folder, options.tags, options.intra_op_threads, options.config, options.device_map, choice
+            )
 
     model, tower = dense_form.load_tower(
         options.where,
@@ -94,6 +101,25 @@ def load(
         raise UsageError(f"{options.where}: no signature {options.signature!r}; there is: {there}")
     applied = tower.applied(described.get(options.signature, {}))
     return _prepared(folder, model, tower, definitions, hidden, applied, options)
+
+
+@contextlib.contextmanager
+def _tables_in(memory: str | None) -> Iterator[None]:
+    """While a store is opened: how its tables are kept. The native library has one word for the process, so models are
+    loaded one after the other."""
+    native = library.native()
+    with _loading:
+        try:
+            before = native.table_memory()
+            if memory is not None:
+                native.set_table_memory(memory)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        try:
+            yield
+        finally:
+            if memory is not None:
+                native.set_table_memory(before)
 
 
 def _path_by_index(where: str, paths: Sequence[Path]) -> Callable[[int], Path]:

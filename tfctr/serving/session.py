@@ -18,7 +18,7 @@ from tfctr.bundle import naming, reader
 from tfctr.bundle.deltas.identity import Version
 from tfctr.bundle.deltas.version_folder import VersionReport, advice
 from tfctr.core import library
-from tfctr.errors import InputError, UsageError
+from tfctr.errors import InputError, TfctrError, UsageError
 from tfctr.serving import feature_map, live_version
 from tfctr.serving import loaded as loading
 from tfctr.serving.model_folder import find_model
@@ -56,6 +56,8 @@ class ServingSession:
       engine: "openvino", "tensorrt" or "tensorflow" runs the dense tower, whatever the bundle says; None: the bundle's
         own, or its fallback where that does not run on this machine (one warning, and :meth:`describe`).
       fallback: False: no fallback is taken; UsageError with the reason instead.
+      table_memory: "mapped": tables lie in the page cache, shared by all processes; "huge_pages": copied to huge pages
+        of this process, for faster lookups in large ones; None: as TFCTR_TABLE_MEMORY says, else mapped.
 
     Engines are opened and warmed before the constructor returns.
 
@@ -79,6 +81,7 @@ class ServingSession:
         device_map: Mapping[str, str] | None = None,
         engine: str | None = None,
         fallback: bool = True,
+        table_memory: str | None = None,
     ):
         if not 1 <= intra_op_threads <= _MAX_THREADS:
             raise UsageError(f"intra_op_threads is {intra_op_threads}, expected 1 to {_MAX_THREADS}")
@@ -98,6 +101,7 @@ class ServingSession:
             device_map=device_map,
             engine=engine,
             fallback=fallback,
+            table_memory=table_memory,
         )
         self._loaded = loading.load(self._path, manifest, self._options)
         self._live = None if manifest is None else live_version.opened(self._path, manifest)
@@ -170,13 +174,19 @@ class ServingSession:
             tables=made.tables,
             dense=made.dense,
             elapsed_ms=round((time.perf_counter() - start) * 1000, 1),
-            advice=advice(made.tables, self._path),
+            advice=advice(made.tables, "the version that tfctr apply-delta makes of them,"),
         )
 
     def _replace(self, loaded: loading.Loaded, live: live_version.LiveVersion) -> None:
         """Loads another model and serves it from now on."""
-        with live_version.as_folder(live) as folder:
-            new = loading.load(folder, live.manifest, self._options, live.paths)
+        try:
+            with live_version.as_folder(live) as folder:
+                new = loading.load(folder, live.manifest, self._options, live.paths)
+        except (TfctrError, OSError) as error:
+            kind = type(error) if isinstance(error, TfctrError) else UsageError
+            raise kind(
+                f"{self._path}: the deltas were not applied, the session serves on as it did: {error}"
+            ) from error
         self._loaded = new
         self._earlier.update(loaded.predictor.requests())
         loaded.tower.close()

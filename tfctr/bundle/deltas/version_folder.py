@@ -95,7 +95,7 @@ class VersionFolder:
             dense=plan.dense,
             links=self.links.describe(),
             written_bytes=self._written,
-            advice=advice(self._tables, writer.out),
+            advice=advice(self._tables, f"it (tfctr compact {writer.out} NEW)"),
         )
 
     def _kept_files(self) -> dict[str, Path]:
@@ -213,11 +213,13 @@ def table_words(planned: PlannedFile, index: int, overlay: Mapping[str, Any]) ->
     }
 
 
-def advice(told: Sequence[Mapping[str, Any]], out: Path) -> str:
+def advice(told: Sequence[Mapping[str, Any]], what: str) -> str:
     """Which tables have so much in their overlays that a compaction pays; "" where none has."""
     large = sorted((one for one in told if one.get("share", 0) > COMPACT_SHARE), key=lambda one: -float(one["share"]))
     if not large:
         return ""
     named = ", ".join(f"{one['name']} ({one['share']:.0%})" for one in large[:3])
     more = f" and {len(large) - 3} more" if len(large) > 3 else ""
-    return f"more than {COMPACT_SHARE:.0%} of the rows of {named}{more} lie in overlays: run tfctr compact {out} NEW"
+    return (
+        f"more than {COMPACT_SHARE:.0%} of the rows of {named}{more} lie in overlays: compact {what} for faster lookups"
+    )
