@@ -1,6 +1,9 @@
 """Export and import: the same tensors to the bit, and tables that restore by every way."""
 
 import json
+import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -296,3 +299,40 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path, capsys):
         ".data-00001-of-00002",
         ".index",
     ]
+
+
+def test_a_rename_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    np.savez(tmp_path / "t.npz", **arrays())
+    rename = os.rename
+
+    def failing(source: Path, target: str) -> None:
+        if str(target).endswith(".index"):
+            raise OSError(28, "No space left on device", str(target))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", failing)
+    run("import", tmp_path / "t.npz", tmp_path / "ckpt", code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.npz"]
+
+
+def test_killed_while_importing(saved, tmp_path):
+    """What it left is no checkpoint, and goes with the next import."""
+    prefix, _ = saved
+    run("export", prefix, tmp_path / "users.npz", "--table", "users")
+    program = (
+        "import os, signal, sys\n"
+        "import tfctr\n"
+        "from tfctr.cli.main import main\n"
+        "from tfctr.embedding.inspection import importing\n"
+        "importing._put_in_place = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "main(sys.argv[1:])\n"
+    )
+    argv = [sys.executable, "-c", program, "ckpt", "import", str(tmp_path / "users.npz"), str(tmp_path / "ckpt")]
+    done = subprocess.run(
+        argv, capture_output=True, timeout=120, check=False, env=os.environ | {"PYTHONPATH": os.getcwd()}
+    )
+    assert done.returncode == -9, done.stderr
+    (left,) = tmp_path.glob(".ckpt*")
+    assert not list(tmp_path.glob("ckpt*")) and (left / "part.index").is_file()
+    run("import", tmp_path / "users.npz", tmp_path / "ckpt")
+    assert not left.exists() and len(list(tmp_path.glob("ckpt*"))) == 2

@@ -27,6 +27,8 @@ from tfctr.embedding.inspection.sources import BLOOM, COUNTERS, FORMAT, ROOT, RO
 from tfctr.embedding.options import Uniform
 from tfctr.errors import InputError, TfctrError, UsageError
 
+_DATA, _INDEX = ".data-00000-of-00001", ".index"
+
 
 @dataclasses.dataclass(frozen=True)
 class ImportOptions:
@@ -79,8 +81,8 @@ def import_tables(
     if os.path.isdir(out) or out.endswith("/"):
         raise UsageError(f"{out}: a folder, expected the prefix of a checkpoint, such as {os.path.join(out, 'ckpt')}")
     exporting.check_new(prefix)
-    for taken in (Path(f"{out}.index"), Path(f"{out}.data-00000-of-00001")):
-        exporting.check_new(taken)
+    for ending in (_INDEX, _DATA):
+        exporting.check_new(Path(f"{out}{ending}"))
     opened = [open_rows(one.files, given.columns) for one in tables]
     names = [_name(one, rows) for one, rows in zip(tables, opened, strict=True)]
     for name in names:
@@ -98,14 +100,18 @@ def import_tables(
 
 def _put_in_place(folder: Path, prefix: Path) -> None:
     """The data first: what has no index is no checkpoint yet."""
-    for ending in (".data-00000-of-00001", ".index"):
-        path = folder / f"part{ending}"
-        fd = os.open(path, os.O_RDONLY)
+    for ending in (_DATA, _INDEX):
+        fd = os.open(folder / f"part{ending}", os.O_RDONLY)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
-        os.rename(path, f"{prefix}{ending}")
+    os.rename(folder / f"part{_DATA}", f"{prefix}{_DATA}")
+    try:
+        os.rename(folder / f"part{_INDEX}", f"{prefix}{_INDEX}")
+    except BaseException:
+        os.unlink(f"{prefix}{_DATA}")
+        raise
     exporting.sync_folder(prefix.parent)
 
 
