@@ -381,7 +381,7 @@ def recognised(item: GraphItem) -> tuple[list[dict[str, Any]], list[LookupSpec]]
 
 def _size(file: StoreFile) -> int:
     if file.kind == HASH:
-        return file_bytes(*file.shape)
+        return file_bytes(file.shape)
     return math.prod(file.shape) * item_size(file.dtype) if file.kind == "table" else file.bytes
 
 

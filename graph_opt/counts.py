@@ -41,7 +41,7 @@ def disk_needed(item: GraphItem, source: SavedModelSource) -> int:
     if places:
         checkpoint = Checkpoint(source.checkpoint)
         needed += sum(
-            file_bytes(*table_shape(checkpoint, p)) for p in places if tensor_key(p, "values") in checkpoint.entries
+            file_bytes(table_shape(checkpoint, p)) for p in places if tensor_key(p, "values") in checkpoint.entries
         )
     for folder in ("assets", "assets.extra"):
         needed += 2 * sum(p.stat().st_size for p in (source.path / folder).rglob("*") if p.is_file())

@@ -6,7 +6,7 @@ Rows go from checkpoint to file in blocks; Python sees names, shapes and sizes.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,8 +110,9 @@ def _steps(on_copied: Callable[[int], None] | None) -> Callable[[int, int], None
     return tell if on_copied is not None else None
 
 
-def file_bytes(rows: int, dim: int, storage: str = "float32") -> int:
-    """About how large the hash file of such a table is, from above."""
+def file_bytes(shape: Sequence[int], storage: str = "float32") -> int:
+    """About how large the hash file of a table [rows, dim] is, from above."""
+    rows, dim = shape
     row = {"float32": 4 * dim, "int8": 4 + dim}.get(storage, 2 * dim)
     return -(-((rows + 1) * (-(-row // 16) * 16) + rows * _LINE_BYTES) // _PAGE) * _PAGE + _PAGE
 

@@ -45,7 +45,7 @@ def narrow_bytes(shape: tuple[int, ...], storage: str) -> int:
 def saves_bytes(file: StoreFile, storage: str) -> bool:
     """Whether the narrow file is smaller, padding (of a hash file's rows to 16 bytes, of files to pages) included."""
     if file.kind == HASH:
-        return file_bytes(*file.shape, storage) < file_bytes(*file.shape)
+        return file_bytes(file.shape, storage) < file_bytes(file.shape)
     return _pages(narrow_bytes(file.shape, storage)) < _pages(4 * math.prod(file.shape))
 
 

@@ -168,6 +168,9 @@ class DensePart(Refresh):
             )
         super()._renew_record(values, changes)
 
+    def _names(self, reference: GraphItem) -> dict[str, str]:
+        return self._old.names if isinstance(self.source, TrainingSource) else super()._names(reference)
+
     def _copied(self, item: GraphItem, checkpoint: Checkpoint, file: StoreFile, number: int) -> StoreFile:
         path = new_path(item, file.name, f".{file.kind}", number)
         assert path is not None

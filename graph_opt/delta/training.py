@@ -17,11 +17,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorflow.core.protobuf import meta_graph_pb2, trackable_object_graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
 
 from graph_opt.delta.base import Base
 from graph_opt.hash_files import HASH, tensor_key
 from graph_opt.item import CheckpointRef, GraphItem
+from graph_opt.renewal.full_names import full_names
 from graph_opt.renewal.record import Record
 from graph_opt.saved_model import SavedModelSource
 from graph_opt.store_files import Checkpoint, Entry, native_errors
@@ -29,7 +30,6 @@ from tfctr.bundle import naming
 from tfctr.errors import ConvertAnewError, UsageError
 
 _STATE = "checkpoint"  # TensorFlow's file beside checkpoints that names the latest
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _CONSTANT = "tfctr/constant/"
 _SHOWN = 6
 
@@ -62,7 +62,7 @@ def open_checkpoint(base: Base, path: str | Path, root: str | None = None) -> Tr
     ConvertAnewError names a weight or table that it lacks or has in another shape, UsageError what is ambiguous.
     """
     prefix = _prefix(Path(path))
-    found = _Names(Checkpoint(prefix), base.record.reference, root)
+    found = _Names(Checkpoint(prefix), base.record, root)
     record = dataclasses.replace(base.record, reference=found.renamed(base.record.reference))
     return TrainingSource(
         path=prefix,
@@ -87,13 +87,14 @@ def _prefix(path: Path) -> Path:
 class _Names:
     """Finds the places of one model in one checkpoint."""
 
-    def __init__(self, checkpoint: Checkpoint, reference: GraphItem, root: str | None) -> None:
+    def __init__(self, checkpoint: Checkpoint, record: Record, root: str | None) -> None:
         self._checkpoint = checkpoint
+        self._own = record.names
         self._entries: Mapping[str, Entry] = checkpoint.entries
         self._root = root
         self._full_names: dict[str, list[str]] | None = None
         self._tables: dict[str, list[str]] | None = None
-        self._needed = dict(_needed(reference))
+        self._needed = dict(_needed(record.reference))
         self._prefix = self._common_prefix()
 
     def renamed(self, reference: GraphItem) -> GraphItem:
@@ -136,6 +137,7 @@ class _Names:
         """The checkpoint's key of a variable. ref: its place in the SavedModel; name: its own."""
         if self._prefix is not None and self._prefix + ref.key in self._entries:
             return self._prefix + ref.key
+        name = self._own.get(ref.key, name)
         found = self._by_full_name().get(name, [])
         if len(found) == 1:
             return found[0]
@@ -175,14 +177,9 @@ class _Names:
         """Variables of the object graph by their own names."""
         if self._full_names is None:
             names: dict[str, list[str]] = defaultdict(list)
-            if _OBJECT_GRAPH in self._entries:
-                graph = trackable_object_graph_pb2.TrackableObjectGraph()
-                with native_errors():
-                    graph.ParseFromString(_native().read_tensor(self._checkpoint.prefix, _OBJECT_GRAPH).item())
-                for node in graph.nodes:
-                    for attribute in node.attributes:
-                        if attribute.full_name and attribute.checkpoint_key in self._entries:
-                            names[attribute.full_name].append(attribute.checkpoint_key)
+            for key, name in full_names(self._checkpoint.prefix).items():
+                if key in self._entries:
+                    names[name].append(key)
             self._full_names = names
         return self._full_names
 

@@ -140,7 +140,7 @@ def _outcome(
     item: GraphItem, calls: Mapping[str, Sequence[EvLookup]], file_of: Mapping[str, int], proof: dict[str, Any]
 ) -> PassOutcome:
     lookups = Counter(file_of[lookup.handle] for call in calls.values() for lookup in call)
-    tables = []
+    tables: list[dict[str, Any]] = []
     for index in sorted(lookups):
         rows, dim = item.files[index].shape
         tables.append(

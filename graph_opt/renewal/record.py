@@ -27,6 +27,7 @@ from graph_opt.item import GraphItem
 from graph_opt.narrowing import widened
 from graph_opt.options import ConvertOptions
 from graph_opt.renewal.encode import decode, encode, meta_graph
+from graph_opt.renewal.full_names import full_names
 from graph_opt.renewal.model_key import asset_hashes, model_key
 from graph_opt.renewal.weights import Part, content_hash, is_weight, mark, part_of, strip, unmark, value_of
 from graph_opt.report import PassReport
@@ -52,7 +53,8 @@ class Record:
     weights. hashes: weight of the reference graph -> hash of its contents. empty: those without contents here.
     nonfinite: those that held NaN or infinity. consumed: those of which the template has nothing. unexplained: why it
     can't be refreshed. narrow: numbers of the tables that were stored smaller. options: of the conversion, by name.
-    ops_before: operations before it.
+    ops_before: operations before it. names: checkpoint key -> own name of the variables that are read ({} of an earlier
+    tfctr): how a checkpoint of training is understood.
     """
 
     key: str
@@ -67,6 +69,7 @@ class Record:
     narrow: list[int]
     options: dict[str, Any]
     ops_before: int
+    names: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """The record as stored; the graphs' weights are emptied."""
@@ -123,8 +126,15 @@ class Recorder:
             narrow=[k for k, f in enumerate(item.files) if f.narrowed_from is not None],
             options={name: _plain(getattr(self._options, name)) for name in _OPTIONS},
             ops_before=ops_before,
+            names=names_of(reference, self._source.checkpoint),
         )
         return record.to_bytes()
+
+
+def names_of(reference: GraphItem, checkpoint: Path) -> dict[str, str]:
+    """Own names of the variables that ``reference`` reads, by their keys in the checkpoint."""
+    read = {ref.key for ref in reference.constants.values()} | {f.ref.key for f in reference.files if f.ref is not None}
+    return {key: name for key, name in full_names(checkpoint).items() if key in read}
 
 
 def made_of_values(item: GraphItem) -> set[str]:
@@ -197,6 +207,7 @@ def read_record(bundle: Path) -> Record | None:
             return None
         data["reference"] = decode(data["reference"], graphs[0])
         data["template"] = decode(data["template"], graphs[1])
+        data.setdefault("names", {})
         return Record(**{f.name: data[f.name] for f in dataclasses.fields(Record)})
     except (zipfile.BadZipFile, zlib_error, KeyError, ValueError, TypeError, EOFError, DecodeError, OSError) as error:
         raise CorruptFileError(f"{path}: damaged: {error}") from error

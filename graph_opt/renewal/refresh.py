@@ -27,7 +27,7 @@ from graph_opt.option_checks import check_options
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.compress_tables import compress_tables
 from graph_opt.renewal.rebuild import Changes, check_finite, check_readings, find_changes, rebuild, resize
-from graph_opt.renewal.record import Record, read_record
+from graph_opt.renewal.record import Record, names_of, read_record
 from graph_opt.renewal.reprove import narrow_again, prove_lookups, prove_splits
 from graph_opt.renewal.values import NewValues, describe_values, read_values
 from graph_opt.renewal.weights import content_hash
@@ -198,8 +198,12 @@ class Refresh(Conversion):
             item.files[:count] = values.files
             item.mutable_state, item.variables = list(values.mutable_state), dict(values.variables)
             item.constants, item.assets = dict(values.constants), list(values.assets)
+        record.names = self._names(record.reference)
         resize(record.template, changes.sizes)
         self.record = record.to_bytes()
+
+    def _names(self, reference: GraphItem) -> dict[str, str]:
+        return names_of(reference, self.source.checkpoint)
 
     def _describe(self, reference: GraphItem, item: GraphItem, reports: Sequence[PassReport]) -> dict[str, Any]:
         described: dict[str, Any] = copy.deepcopy(self._bundle.manifest["signatures"])
