@@ -112,7 +112,9 @@ StoreReader::StoreReader(tensorflow::OpKernelConstruction* context) : readers_(R
 StoreReader::~StoreReader() { readers_->fetch_sub(1); }
 
 absl::Status StoreReader::Files(OpKernelContext* context, int input, std::shared_ptr<const OpenedFiles>* files) const {
-  if (readers_->load(std::memory_order_relaxed) < 2 || context->step_container() == nullptr) {
+  // Step 0 is that of an op called by itself (eager): its container lives as long as the kernel, not as a run.
+  if (readers_->load(std::memory_order_relaxed) < 2 || context->step_container() == nullptr ||
+      context->step_id() == 0) {
     return GetOpenedFiles(context, input, files);
   }
   const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(context, input);
