@@ -40,6 +40,32 @@ class LookupBench:
         self._kinds.append("vocab")
         return len(self._files) - 1
 
+    def hash_table(
+        self, keys: np.ndarray, rows: np.ndarray, default_row: np.ndarray, storage: str = "float32"
+    ) -> tuple[int, str]:
+        """Writes a hash file; returns its file index and its path."""
+        file = str(self._folder / f"{len(self._files)}.hash")
+        self._native.build_hash_table(file, f"table_{len(self._files)}", keys, rows, default_row, storage=storage)
+        self._files.append(file)
+        self._kinds.append("hash")
+        return len(self._files) - 1, file
+
+    def path(self, index: int) -> str:
+        """The file of that index."""
+        return self._files[index]
+
+    def overlay(self, overlays: Mapping[int, str]) -> None:
+        """Lays overlay files over these tables, none over the others."""
+        self._ops.TfctrStoreOverlay(
+            store=self.store(), indices=tf.constant(list(overlays), tf.int64),
+            filenames=tf.constant(list(overlays.values()), tf.string),
+        )  # fmt: skip
+
+    def hash_rows(self, index: int, keys: Any, dim: int, storage: str = "float32") -> np.ndarray:
+        """What TfctrHashLookup gives."""
+        keys = tf.constant(keys, tf.int64)
+        return self._ops.TfctrHashLookup(store=self.store(), keys=keys, index=index, dim=dim, storage=storage).numpy()
+
     def store(self) -> Any:
         """The handle, with every file opened."""
         if self._opened != len(self._files):
