@@ -105,53 +105,64 @@ def collect(
     Raises:
       CorruptFileError: a checksum is wrong.
     """
-    moment = moment_of(table, now)
-    layout = layout_of(table)
-    counted = Counts() if "frequency" in table.columns else None
-    ages = Counts() if "last_step" in table.columns and moment.step is not None else None
-    times = Ages() if "last_time" in table.columns and moment.time_ms is not None else None
-    dead = Dead(norm_limit=below_norm)
-    initial = _initial_rows(table)
-    if initial is not None:
-        dead.never_trained = 0
-    slots = [_SlotPass(table, name, layout) for name in table.slots]
-    norms, best = Magnitudes(), _Top(top, by_frequency=counted is not None)
+    rows = _RowPass(table, moment_of(table, now), top, below_norm)
     for block in side_by_side(table.columns, progress):
+        rows.add(block)
+    return rows.finish(_count_counters(table, progress))
+
+
+class _RowPass:
+    """What is counted of each block of rows."""
+
+    def __init__(self, table: Table, now: Now, top: int, below_norm: float) -> None:
+        self._table, self._now, self._layout = table, now, layout_of(table)
+        kept = table.columns
+        self._frequency = Counts() if "frequency" in kept else None
+        self._steps = Counts() if "last_step" in kept and now.step is not None else None
+        self._times = Ages() if "last_time" in kept and now.time_ms is not None else None
+        self._initial = _initial_rows(table)
+        self._dead = Dead(norm_limit=below_norm, never_trained=None if self._initial is None else 0)
+        self._slots = [_SlotPass(table, name, self._layout) for name in table.slots]
+        self._norms, self._top = Magnitudes(), _Top(top, by_frequency=self._frequency is not None)
+
+    def add(self, block: dict[str, np.ndarray]) -> None:
         lengths = row_norms(block["values"])
-        norms.add(lengths)
-        _count_dead(dead, block, lengths, initial)
-        if counted is not None:
-            counted.add(block["frequency"])
-        if ages is not None and moment.step is not None:
-            ages.add(saturated_difference(moment.step, block["last_step"]))
-        if times is not None and moment.time_ms is not None:
-            times.add(saturated_difference(moment.time_ms, block["last_time"]))
-        for slot in slots:
+        self._norms.add(lengths)
+        _count_dead(self._dead, block, lengths, self._initial)
+        if self._frequency is not None:
+            self._frequency.add(block["frequency"])
+        if self._steps is not None and self._now.step is not None:
+            self._steps.add(saturated_difference(self._now.step, block["last_step"]))
+        if self._times is not None and self._now.time_ms is not None:
+            self._times.add(saturated_difference(self._now.time_ms, block["last_time"]))
+        for slot in self._slots:
             slot.add(block[f"slots/{slot.told.name}"])
-        best.offer(block, lengths)
-    pending = _count_counters(table, progress)
-    row_bytes = layout["indexed_row_bytes"] if layout else None
-    counters = pending.total if pending else 0
-    return Statistics(
-        rows=table.rows,
-        dim=table.dim,
-        norms=norms,
-        frequency=counted,
-        age_steps=ages,
-        age_time=times,
-        top=best.keys(),
-        top_by=best.by,
-        dead=dead,
-        slots=[slot.finish() for slot in slots],
-        now=moment,
-        counters=pending,
-        counter_rows=counters,
-        bloom_bytes=table.counters[BLOOM].bytes if BLOOM in table.counters else 0,
-        row_bytes=row_bytes,
-        memory=None
-        if layout is None
-        else table.rows * layout["indexed_row_bytes"] + counters * layout["counter_bytes"],
-    )
+        self._top.offer(block, lengths)
+
+    def finish(self, pending: Counts | None) -> Statistics:
+        table, layout = self._table, self._layout
+        counters = pending.total if pending else 0
+        memory = None
+        if layout is not None:
+            memory = table.rows * layout["indexed_row_bytes"] + counters * layout["counter_bytes"]
+        return Statistics(
+            rows=table.rows,
+            dim=table.dim,
+            norms=self._norms,
+            frequency=self._frequency,
+            age_steps=self._steps,
+            age_time=self._times,
+            top=self._top.keys(),
+            top_by=self._top.by,
+            dead=self._dead,
+            slots=[slot.finish() for slot in self._slots],
+            now=self._now,
+            counters=pending,
+            counter_rows=counters,
+            bloom_bytes=table.counters[BLOOM].bytes if BLOOM in table.counters else 0,
+            row_bytes=layout["indexed_row_bytes"] if layout else None,
+            memory=memory,
+        )
 
 
 def moment_of(table: Table, now: Now | None) -> Now:
