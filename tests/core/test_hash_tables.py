@@ -281,9 +281,9 @@ def test_checkpoint_refusals(tmp_path):
         native.build_hash_table_from_checkpoint(prefix, name, out, "float16")
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         native.build_hash_table_from_checkpoint(tmp_path / "nothing", name, out)
-    data = Path(f"{prefix}.data-00000-of-00001")
-    good = data.read_bytes()
     entry = {e["key"]: e for e in native.read_checkpoint_index(prefix)}[f"{name}/values"]
+    data = Path(entry["shard"])
+    good = data.read_bytes()
     data.write_bytes(good[: entry["offset"] + 9] + b"\xff" + good[entry["offset"] + 10 :])
     with pytest.raises(native.CorruptFile, match="values"):
         native.build_hash_table_from_checkpoint(prefix, name, out)
