@@ -279,6 +279,32 @@ def test_a_new_graph_keeps_its_engine(tmp_path):
         assert told["calls"] == 2
 
 
+def test_a_table_replaced_in_memory_takes_rows(base, tmp_path):
+    """`whole` is read by a stock op: its mapping is made again from memory that only the session has."""
+    from tfctr.bundle.deltas.delta_writer import DeltaWriter
+    from tfctr.bundle.reader import open_bundle
+
+    entry = next(e for e in open_bundle(base.bundle).manifest["store"]["files"] if e["name"] == "whole")
+    fresh = np.random.default_rng(0).normal(size=(models.WHOLE, models.DIM)).astype(np.float32)
+    expected = base.expected[0].after({"whole": (dict(enumerate(fresh)), [])})
+    with tfctr.ServingSession(base.bundle) as session:
+        with DeltaWriter(tmp_path / "delta", session.version) as writer:
+            path = writer.file_path(entry["index"], "whole.table")
+            info = tfctr.core.library.native().write_table(path, "whole", fresh)
+            writer.add_file(path, {**entry, "fingerprint": info["fingerprint"]})
+            writer.commit({})
+        session.apply_deltas(tmp_path / "delta")
+        shutil.rmtree(tmp_path / "delta")
+        check(session, expected)
+        for seed in (50, 51):
+            changes = models.random_changes(seed, expected)
+            expected = expected.after(changes)
+            models.write_delta(tmp_path / "rows", base.bundle, session.version, changes)
+            session.apply_deltas(tmp_path / "rows")
+            shutil.rmtree(tmp_path / "rows")
+            check(session, expected)
+
+
 def test_tables_in_huge_pages_take_deltas(base):
     native = tfctr.core.library.native()
     with tfctr.ServingSession(base.bundle, table_memory="huge_pages") as session:

@@ -7,13 +7,12 @@ the old one, from a temporary folder that holds nothing but symbolic links.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,25 +137,31 @@ def swap(model: Any, live: LiveVersion, made: LiveVersion) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def as_folder(live: LiveVersion) -> Iterator[Path]:
-    """A temporary folder with this version: the graph in memory, everything else symbolic links. It may go as soon as
-    the model is loaded: what is open stays open.
+class ModelFolder:
+    """A temporary folder with a version: its graph in memory, everything else symbolic links. path: the folder.
+
+    It is to stay as long as its model is used: a table that stock ops read whole is mapped by its path again when rows
+    of it change. It goes with the object, or with ``close``.
     """
-    files = live.manifest["store"]["files"]
-    entries = [{**entry, "file": f"{naming.STORE_FOLDER}/{_link_name(entry)}"} for entry in files]
-    name = str(live.manifest["store"]["shared_name"])
-    graph = MemoryFile(naming.MODEL, over_files(live.model.read_bytes(), entries, name, str(live.model)))
-    with tempfile.TemporaryDirectory(prefix="tfctr-version-") as made:
-        folder = Path(made)
-        for target, path in _kept(live).items():
-            _link(path, folder / target)
-        for target, path in live.others.items():
-            _link(path, folder / target)
+
+    def __init__(self, live: LiveVersion) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="tfctr-version-"))
+        self.close = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        files = live.manifest["store"]["files"]
+        entries = [{**entry, "file": f"{naming.STORE_FOLDER}/{_link_name(entry)}"} for entry in files]
+        name = str(live.manifest["store"]["shared_name"])
+        self._graph: MemoryFile | None = MemoryFile(
+            naming.MODEL, over_files(live.model.read_bytes(), entries, name, str(live.model))
+        )
+        for target, path in (_kept(live) | dict(live.others)).items():
+            _link(path, self.path / target)
         for entry, path in zip(entries, live.paths, strict=True):
-            _link(path, folder / str(entry["file"]))
-        _link(graph.path, folder / naming.MODEL)
-        yield folder
+            _link(path, self.path / str(entry["file"]))
+        _link(self._graph.path, self.path / naming.MODEL)
+
+    def loaded(self) -> None:
+        """The graph's memory may go."""
+        self._graph = None
 
 
 def _kept(live: LiveVersion) -> dict[str, Path]:

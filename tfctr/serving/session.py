@@ -105,6 +105,7 @@ class ServingSession:
         )
         self._loaded = loading.load(self._path, manifest, self._options)
         self._live = None if manifest is None else live_version.opened(self._path, manifest)
+        self._folder: live_version.ModelFolder | None = None  # of a model that was loaded from memory
         self._changing = threading.Lock()  # one change of the version at a time; requests never take it
         self._earlier: Counter[str] = Counter()  # requests of models that are not loaded any more
 
@@ -180,14 +181,15 @@ class ServingSession:
     def _replace(self, loaded: loading.Loaded, live: live_version.LiveVersion) -> None:
         """Loads another model and serves it from now on."""
         try:
-            with live_version.as_folder(live) as folder:
-                new = loading.load(folder, live.manifest, self._options, live.paths)
+            folder = live_version.ModelFolder(live)
+            new = loading.load(folder.path, live.manifest, self._options, live.paths)
+            folder.loaded()
         except (TfctrError, OSError) as error:
             kind = type(error) if isinstance(error, TfctrError) else UsageError
             raise kind(
                 f"{self._path}: the deltas were not applied, the session serves on as it did: {error}"
             ) from error
-        self._loaded = new
+        self._loaded, self._folder = new, folder
         self._earlier.update(loaded.predictor.requests())
         loaded.tower.close()
 
@@ -282,6 +284,8 @@ class ServingSession:
             loaded = self._loaded
             self._loaded = dataclasses.replace(loaded, model=None, predictor=None)
             loaded.tower.close()
+            if self._folder is not None:
+                self._folder.close()
 
     def __enter__(self) -> ServingSession:
         return self

@@ -77,13 +77,12 @@ class VersionFolder:
         for target, path in self._kept_files().items():
             self.links.add(path, writer.folder / target)
         for target, path in plan.others.items():
-            self._new(writer.write(target, path.read_bytes()))
+            self._create(writer.folder / target, path.read_bytes())
         entries = self._base_files()
         entries += self._overlays(len(entries))
         manifest = self._manifest(entries)
         manifest["model"] = self._write_model(manifest)
-        writer.write_manifest(manifest)
-        self._new(writer.folder / naming.MANIFEST)
+        self._create(writer.folder / naming.MANIFEST, manifests.dump(manifest))
         self._progress("write the version", 0, 1)
         path = writer.commit(self.links.paths)
         self._progress("write the version", 1, 1)
@@ -127,8 +126,7 @@ class VersionFolder:
         """Puts one file of the store, without its overlay, in place; what its entry says anew."""
         target = self._writer.store_folder / name
         if planned.new:
-            target.write_bytes(planned.source.read_bytes())
-            self._new(target)
+            self._create(target, planned.source.read_bytes())
         else:
             self.links.add(planned.source, target)
         return {"file": f"{naming.STORE_FOLDER}/{name}"}
@@ -176,9 +174,16 @@ class VersionFolder:
 
         store = manifest["store"]
         model = over_files(self._plan.model.read_bytes(), store["files"], store["shared_name"], str(self._plan.model))
-        path = self._writer.write(naming.MODEL, model)
-        self._new(path)
+        path = self._create(self._writer.folder / naming.MODEL, model)
         return {"file": naming.MODEL, "bytes": len(model), "sha256": manifests.file_hash(path)}
+
+    def _create(self, path: Path, data: bytes) -> Path:
+        """A file of its own: never the one of the old version that a link of this name would be."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.write(data)
+        self._new(path)
+        return path
 
     def _new(self, path: Path) -> None:
         self._written += path.stat().st_size
