@@ -94,6 +94,20 @@ void TestRefused() {
   CHECK(!MakeTable(parsed.value()).ok());
 }
 
+void TestCounterBytes() {
+  const auto bytes = [](const std::string& members) {
+    const Result<EvConfig> config = ParseEvConfig(With(members));
+    CHECK_OK(config.status());
+    const Result<uint64_t> counter = CounterBytes(config.value());
+    CHECK_OK(counter.status());
+    return counter.value();
+  };
+  CHECK_EQ(bytes(R"("frequency": true)"), 0u);
+  CHECK_EQ(bytes(R"("admission": {"kind": "bloom", "min_count": 2, "expected_keys": 1000})"), 0u);
+  CHECK_EQ(bytes(R"("admission": {"kind": "counter", "min_count": 2})"), 15u);
+  CHECK_EQ(bytes(R"("admission": {"kind": "counter", "min_count": 2}, "last_step": true, "last_time": true)"), 35u);
+}
+
 }  // namespace
 }  // namespace tfctr
 
@@ -101,5 +115,6 @@ int main() {
   tfctr::TestEverythingIsRead();
   tfctr::TestDefaults();
   tfctr::TestRefused();
+  tfctr::TestCounterBytes();
   return 0;
 }
