@@ -87,7 +87,7 @@ def find(rows: int, rounds: int, folder: pathlib.Path) -> dict[str, Any]:
     table = native().HashTable(out(folder))
     table.verify()  # brings all pages in
     random = np.random.default_rng(3)
-    batches = {"present": [], "unknown": []}
+    batches: dict[str, list[np.ndarray]] = {"present": [], "unknown": []}
     for _ in range(8):
         picked = random.integers(0, rows, BATCH)
         batches["present"].append(keys_of(picked))
