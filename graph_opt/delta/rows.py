@@ -11,9 +11,12 @@ from typing import Any
 
 from graph_opt.delta.base import BaseTable
 from graph_opt.store_files import native_errors
+from tfctr.errors import ConvertAnewError, UsageError
 
 LAST_STEP, ROWS = "last step", "rows"
-UNTRUSTED = "the last steps can't be trusted"  # how the native library says that a trusted row differs
+# How the native library says that a trusted row differs, and that the default row does.
+UNTRUSTED = "the last steps can't be trusted"
+_NOT_IN_A_DELTA = "which a delta can't say"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,19 +63,24 @@ def compare(
 ) -> dict[str, Any]:
     """Writes the delta of ``table`` to ``out``; the counts of ``native.diff_table``.
 
-    CorruptFileError: a checkpoint or table that is damaged, or holds a key twice. UsageError: rows that can't be stored
-    as the table stores them; trusted rows that differ (starts with UNTRUSTED after the table's name).
+    CorruptFileError: a damaged checkpoint or table, or one that holds a key twice. ConvertAnewError: another default
+    row. UsageError: rows that can't be stored as the table stores them; trusted rows that differ (it says UNTRUSTED).
     """
     dtype, width = table.row_dtype, row_width(table)
     if sources and sources[0]["kind"] == "table" and table.storage:
         dtype, width = table.dtype, math.prod(table.shape[1:])  # a file in the same storage
-    with native_errors():
-        return dict(
-            _native().diff_table(
-                table.kind, table.path, table.overlay, out, list(sources), dtype, width, base_step, trust, extra or {},
-                progress,
-            )
-        )  # fmt: skip
+    try:
+        with native_errors():
+            return dict(
+                _native().diff_table(
+                    table.kind, table.path, table.overlay, out, list(sources), dtype, width, base_step, trust,
+                    extra or {}, progress,
+                )
+            )  # fmt: skip
+    except UsageError as error:
+        if _NOT_IN_A_DELTA in str(error):
+            raise ConvertAnewError(f"{error}; convert the new model, or refresh the bundle") from error
+        raise
 
 
 def row_width(table: BaseTable) -> int:

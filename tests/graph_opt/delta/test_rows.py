@@ -16,7 +16,7 @@ from graph_opt.delta.rows import ROWS, UNTRUSTED, compare
 from graph_opt.delta.steps import compare_table
 from tests.graph_opt.delta.checkpoints import DIM, TABLE, State, write
 from tfctr.core import library
-from tfctr.errors import CorruptFileError, UsageError
+from tfctr.errors import ConvertAnewError, CorruptFileError, UsageError
 
 STORAGES = ("float32", "float16", "bfloat16", "int8")
 KEYS = st.one_of(st.integers(-3, 40), st.sampled_from([-(2**63), 2**63 - 1, 1 << 40]))
@@ -235,7 +235,7 @@ def test_another_default_row_is_refused(tmp_path: Path) -> None:
     prefix = write(tmp_path / "base", state)
     native().build_hash_table_from_checkpoint(prefix, TABLE, tmp_path / "t.hash", "float32", name="users")
     new = write(tmp_path / "new", state, default=0.5)
-    with pytest.raises(UsageError, match="'users': the default value .* is another one"):
+    with pytest.raises(ConvertAnewError, match="'users': the default value .* is another one.*; convert"):
         compare(base_table(tmp_path / "t.hash", None, "float32"), [embedding(new)], tmp_path / "d")
 
 
