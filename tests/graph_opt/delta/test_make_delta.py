@@ -79,7 +79,7 @@ def test_narrow_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows go into a delta as their tables store them."""
     monkeypatch.setattr(models, "ITEMS", 2000)  # files are padded to pages: small ones would not be smaller
     monkeypatch.setattr(models, "KEYS", np.concatenate([models.KEYS, np.arange(2000) - 10**9]))
-    wide = {"table_dtype": "int8", "max_dp": 1.0, "max_bias": 1.0, "max_auc_delta": 1.0}
+    wide: dict[str, Any] = {"table_dtype": "int8", "max_dp": 1.0, "max_bias": 1.0, "max_auc_delta": 1.0}
     model = models.Model()
     tfctr.convert(models.save(model, tmp_path / "m0"), tmp_path / "v0", dense="tensorflow", **wide)
     for number in (1, 2):
