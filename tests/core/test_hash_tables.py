@@ -42,24 +42,28 @@ def read_by_hand(path: Path) -> tuple[dict[int, bytes], bytes]:
     assert raw[-64:-56] == b"TFCTRHSH"
     stride, rows, lines = int(told["row_bytes"]), int(told["rows"]), int(told["lines"])
     index = np.frombuffer(raw, LINE, lines, int(told["index_offset"]))
-    found, row = {}, 0
+    found, row, overflow = {}, 0, np.zeros(lines, np.uint16)
     for at, line in enumerate(index):
         assert line["first"] == row
+        assert not line["keys"][line["count"] :].any()
         for key in line["keys"][: line["count"]].tolist():
-            assert home(key, int(told["salt"], 16), int(told["homes"])) <= at
+            x = key_hash(key, int(told["salt"], 16))
+            at_home = x * int(told["homes"]) >> 64
+            assert at_home <= at
+            overflow[at_home:at] |= 1 << (x & 15)
             found[key] = raw[row * stride : (row + 1) * stride]
             row += 1
+    np.testing.assert_array_equal(index["overflow"], overflow)
     assert row == rows
     return found, raw[rows * stride : (rows + 1) * stride]
 
 
-def home(key: int, salt: int, homes: int) -> int:
+def key_hash(key: int, salt: int) -> int:
     x = (key & MASK) ^ salt
     x = x * 0x9E3779B97F4A7C15 & MASK
     x ^= x >> 32
     x = x * 0xD6E8FEB86659FD93 & MASK
-    x ^= x >> 29
-    return x * homes >> 64
+    return x ^ x >> 29
 
 
 def some_table(n: int, dim: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
