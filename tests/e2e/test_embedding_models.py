@@ -237,6 +237,22 @@ def test_a_tf1_model_whose_saver_streams(tmp_path):
         np.testing.assert_array_equal(session.predict({"ids": ["b", "c"]})["rows"], want)
 
 
+def test_rows_that_were_not_saved_are_missed_by_name(tmp_path):
+    with tf.Graph().as_default():
+        ids = tf.compat.v1.placeholder(tf.int64, [None], "ids")
+        bias = tf.compat.v1.get_variable("bias", initializer=1.0)
+        rows = tfctr.EmbeddingVariable(3, "ids").lookup(ids) + bias
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            builder = tf.compat.v1.saved_model.Builder(str(tmp_path / "model"))
+            signature = tf.compat.v1.saved_model.predict_signature_def({"ids": ids}, {"rows": rows})
+            saver = tf.compat.v1.train.Saver([bias])
+            builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature}, saver=saver)
+            builder.save()
+    with pytest.raises(UsageError, match=r"'ids': its rows are not in the checkpoint .*: no tensor 'ids/keys'"):
+        tfctr.convert(tmp_path / "model", tmp_path / "bundle")
+
+
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose table is worth storing in fewer bytes."""
