@@ -25,8 +25,8 @@ with strategy.scope():
 parts = []
 for task in range(2):
     with tf.device(f"/job:ps/task:{task}"):
-        options = {"optimizer": tfctr.optimizers.Adagrad(0.5), "record_changes": True}
-        parts.append(tfctr.EmbeddingVariable(4, f"u{task}", step=step, **options))
+        adagrad = tfctr.optimizers.Adagrad(0.5)
+        parts.append(tfctr.EmbeddingVariable(4, f"u{task}", optimizer=adagrad, step=step, record_changes=True))
 
 
 def batches() -> tf.data.Dataset:
