@@ -13,8 +13,8 @@
 namespace tfctr {
 namespace {
 
-constexpr uint64_t kReadBytes = 1 << 20;                // of rows asked for at a time
-constexpr uint64_t kSmallWindow = uint64_t{256} << 20;  // one pass up to here
+constexpr uint64_t kReadBytes = 1 << 20;               // of rows asked for at a time
+constexpr uint64_t kSmallWindow = uint64_t{32} << 20;  // one pass up to here
 
 class Window {
  public:

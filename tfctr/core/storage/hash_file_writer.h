@@ -6,7 +6,7 @@
 // in their places.
 //
 // Thread-safety: a call uses only its arguments.
-// Cost: 28 bytes a key while sorting, 16 after; one window of rows (half of them, at least 256 MiB, at most a quarter
+// Cost: 41 bytes a key while sorting, 17 after; one window of rows (half of them, at least 32 MiB, at most a quarter
 // of the machine's memory). The file appears under its name whole, after fsync, or not at all.
 #ifndef TFCTR_CORE_STORAGE_HASH_FILE_WRITER_H_
 #define TFCTR_CORE_STORAGE_HASH_FILE_WRITER_H_

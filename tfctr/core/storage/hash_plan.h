@@ -1,5 +1,6 @@
 // Where the keys of a hash file go: its lines, and the row number of each key in the order given.
-// Thread-safety: a call uses only its arguments. Cost: sorts the keys; 16 bytes a key beside what it returns.
+// Thread-safety: a call uses only its arguments. Cost: sorts the keys; 16 bytes a key beside what it returns (17 a
+// key).
 #ifndef TFCTR_CORE_STORAGE_HASH_PLAN_H_
 #define TFCTR_CORE_STORAGE_HASH_PLAN_H_
 
