@@ -13,6 +13,7 @@ namespace {
 constexpr uint64_t kSectionAlign = 64;
 constexpr uint32_t kMinBitmapLog2 = 9;  // one cache line
 constexpr uint64_t kBitsPerKey = 16;    // at least; at most twice that
+constexpr uint64_t kKeysOfHome = 2;     // on average: half of its slots
 constexpr uint64_t kTail = 64;          // slots behind the homes; no probe is longer than that
 constexpr int kSalts = 64;              // before giving up
 
@@ -125,14 +126,16 @@ struct Index {
 };
 
 // False when some key would lie too far from its home under this salt.
-bool Fill(const Parts& parts, Index* index) {
-  index->slots.assign(index->homes + kTail, OverlaySlot{0, OverlaySlot::kEmpty});
+bool Fill(const Parts& parts, bool hashed, Index* index) {
+  constexpr uint64_t kSlotsOfHome = OverlayIndex::kSlotsOfHome;
+  index->slots.assign(index->homes * kSlotsOfHome + kTail, OverlaySlot{0, OverlaySlot::kEmpty});
   index->bitmap.assign((size_t{1} << index->bitmap_log2) / 64, 0);
-  const auto put = [index](int64_t key, int64_t row) {
-    const uint64_t hash = HashOfKey(key, index->salt);
-    const uint64_t bit = hash >> (64 - index->bitmap_log2);
-    index->bitmap[bit >> 6] |= uint64_t{1} << (bit & 63);
-    OverlaySlot* slot = index->slots.data() + HomeOfHash(hash, index->homes);
+  const uint32_t bits_shift = 64 - 6 - index->bitmap_log2;
+  const auto put = [index, hashed, bits_shift](int64_t key, int64_t row) {
+    const uint64_t hash = hashed ? HashOfKey(key, index->salt) : HashOfId(key, index->salt);
+    const uint64_t place = hash >> bits_shift;
+    index->bitmap[place >> 12] |= (uint64_t{1} << ((place >> 6) & 63)) | (uint64_t{1} << (place & 63));
+    OverlaySlot* slot = index->slots.data() + kSlotsOfHome * HomeOfHash(hash, index->homes);
     const OverlaySlot* const last = slot + kTail - 1;
     while (slot->row != OverlaySlot::kEmpty) {
       if (slot++ == last) return false;
@@ -149,18 +152,17 @@ bool Fill(const Parts& parts, Index* index) {
   return true;
 }
 
-// The first salt comes from the base, so that equal input gives an equal file.
+// Equal input gives an equal file.
 Status MakeIndex(const TableBase& base, const Parts& parts, Index* index) {
   const uint64_t keys = parts.keys.size() + parts.removed.size();
-  index->homes = std::max<uint64_t>(1, keys + keys / 2);
+  index->homes = keys / kKeysOfHome + 1;
   while ((uint64_t{1} << index->bitmap_log2) < keys * kBitsPerKey) ++index->bitmap_log2;
-  uint64_t salt = keys;
-  for (const char c : base.fingerprint) salt = (salt ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
+  // That of a hash file: then a key is hashed once for both.
+  uint64_t salt = base.shape.hashed ? base.index->salt : keys;
   for (int attempt = 0; attempt < kSalts; ++attempt) {
-    salt = static_cast<uint64_t>(HashOfKey(static_cast<int64_t>(salt), static_cast<uint64_t>(attempt)));
-    // A hash file's own salt is tried first: a lookup then hashes a key once for both indexes.
-    index->salt = attempt == 0 && base.index != nullptr ? base.index->salt : salt;
-    if (Fill(parts, index)) return Status::Ok();
+    index->salt = salt;
+    if (Fill(parts, base.shape.hashed, index)) return Status::Ok();
+    salt = HashOfKey(static_cast<int64_t>(salt), static_cast<uint64_t>(attempt));
   }
   return Status::Invalid("table '" + base.name + "': no salt spreads the " + std::to_string(keys) +
                          " keys of its overlay");

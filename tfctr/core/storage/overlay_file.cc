@@ -50,8 +50,9 @@ Result<std::shared_ptr<const OverlayFile>> OverlayFile::FromContainer(std::uniqu
   // Every product below stays under 2^63.
   const bool possible = rows <= total / row_bytes && rows <= total / sizeof(int64_t) &&
                         removed <= total / sizeof(int64_t) && file->base_rows_ >= 0 && file->added_ >= 0 &&
-                        file->added_ <= index.rows && bitmap_log2 >= 6 && bitmap_log2 < 40 && index.homes > 0 &&
-                        index.homes <= index.slot_count && index.slot_count <= total / sizeof(OverlaySlot);
+                        file->added_ <= index.rows && bitmap_log2 >= 9 && bitmap_log2 < 40 && index.homes > 0 &&
+                        index.homes <= index.slot_count / OverlayIndex::kSlotsOfHome &&
+                        index.slot_count <= total / sizeof(OverlaySlot);
   if (!possible || offsets[0] != RoundUp(rows * row_bytes, kSectionAlign) ||
       offsets[1] != RoundUp(offsets[0] + rows * sizeof(int64_t), kSectionAlign) ||
       offsets[2] != RoundUp(offsets[1] + removed * sizeof(int64_t), kSectionAlign) ||
@@ -66,10 +67,10 @@ Result<std::shared_ptr<const OverlayFile>> OverlayFile::FromContainer(std::uniqu
   file->keys_ = reinterpret_cast<const int64_t*>(data + offsets[0]);
   file->removed_keys_ = reinterpret_cast<const int64_t*>(data + offsets[1]);
   index.bitmap = reinterpret_cast<const uint64_t*>(data + offsets[2]);
-  index.bitmap_shift = 64 - bitmap_log2;
+  index.bits_shift = 64 - 6 - bitmap_log2;
   index.slots = reinterpret_cast<const OverlaySlot*>(data + offsets[3]);
   index.missing = file->base_rows_;
-  index.has_removed = file->shape_.hashed;
+  index.hashed = file->shape_.hashed;
   file->container_ = std::move(container);
   return std::shared_ptr<const OverlayFile>(std::move(file));
 }

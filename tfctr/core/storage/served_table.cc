@@ -123,7 +123,7 @@ void ServedTable::Find(const int64_t* keys, size_t n, int64_t* numbers) const {
     return;
   }
   if (numbers != keys) std::memcpy(numbers, keys, n * sizeof(int64_t));
-  if (overlay_file_ != nullptr) overlay_.RedirectIds(numbers, n);
+  if (overlay_file_ != nullptr) overlay_.Redirect(numbers, n, numbers);
 }
 
 int64_t ServedTable::size() const {
