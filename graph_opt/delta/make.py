@@ -21,7 +21,7 @@ from graph_opt.delta.base import Base, BaseTable, open_base
 from graph_opt.delta.dense import DensePart, dense_reason
 from graph_opt.delta.places import Places
 from graph_opt.delta.report import DeltaReport
-from graph_opt.delta.rows import TableDelta
+from graph_opt.delta.rows import UNSTORED, TableDelta
 from graph_opt.delta.steps import compare_table
 from graph_opt.delta.training import TrainingSource, is_checkpoint, open_checkpoint
 from graph_opt.item import GraphItem
@@ -97,11 +97,14 @@ def _open_new(base: Base, path: str | Path, options: ConvertOptions, root: str |
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What changed in a table of the base. path: of the file with the rows; None where nothing changed."""
+    """What changed in a table of the base. path: of the file with the rows; None where nothing changed. refused: why
+    the table can't store a newer row, "" where it can.
+    """
 
     table: BaseTable
     delta: TableDelta
     path: Path | None = None
+    refused: str = ""
 
 
 class _Maker:
@@ -137,6 +140,9 @@ class _Maker:
         self.progress("read the model", 1, 1)
         reason = dense_reason(self.base, values, changes)
         found = self._tables(self._places(values, work), compare_by)
+        unstored = [one.table.name for one in found if one.refused]
+        if unstored and not reason:
+            reason = f"table {unstored[0]!r} can't be stored as it was"
         part = self._dense_part(values, found, work) if reason else None
         with self._timed("files_ms"):
             tables = [self._enter(one, part) for one in found]
@@ -194,7 +200,12 @@ class _Maker:
         if sources is None or 0 in table.shape[1:]:  # a constant of the same graph; rows without a value
             return _Found(table=table, delta=unchanged(table))
         path = places.folder / f"{table.index:04d}.delta"
-        found = compare_table(table, sources, path, by_step=compare_by == BY_LAST_STEP, progress=progress)
+        try:
+            found = compare_table(table, sources, path, by_step=compare_by == BY_LAST_STEP, progress=progress)
+        except UsageError as error:
+            if UNSTORED not in str(error) or table.storage is None:
+                raise
+            return _Found(table=table, delta=unchanged(table), refused=str(error))
         for text in found.notes:
             self.note(text)
         delta = found.delta
@@ -208,8 +219,11 @@ class _Maker:
         table, delta = found.table, found.delta
         index = table.index if part is None else part.new_index(table)
         if index is None:
-            self.note(f"table {table.name}: is stored otherwise now, so the delta has all of it")
-            return dataclasses.replace(delta, whole="it is stored otherwise now")
+            whole = found.refused or "it is stored otherwise now"
+            self.note(f"table {table.name}: the delta has all of it: {whole}")
+            return dataclasses.replace(delta, whole=whole, why="")
+        if found.refused:
+            raise UsageError(found.refused)
         delta = dataclasses.replace(delta, index=index)
         if found.path is None:
             return delta

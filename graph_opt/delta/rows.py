@@ -14,8 +14,10 @@ from graph_opt.store_files import native_errors
 from tfctr.errors import ConvertAnewError, UsageError
 
 LAST_STEP, ROWS = "last step", "rows"
-# How the native library says that a trusted row differs, and that the default row does.
+# How the native library says that a trusted row differs, that a row does not fit its table, and that the default row
+# is another one.
 UNTRUSTED = "the last steps can't be trusted"
+UNSTORED = "so it can't be stored as"
 _NOT_IN_A_DELTA = "which a delta can't say"
 
 

@@ -92,6 +92,23 @@ def test_narrow_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"table", "hash"} <= {e["kind"] for e in files if e.get("storage") == "int8"}
 
 
+def test_a_table_that_can_not_be_stored_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes into the delta as a whole, in float32, and so does the graph that reads it."""
+    monkeypatch.setattr(models, "ITEMS", 2000)
+    limits: dict[str, Any] = {"table_dtype": "fp16", "max_dp": 1.0, "max_bias": 1.0, "max_auc_delta": 1.0}
+    model = models.Model()
+    tfctr.convert(models.save(model, tmp_path / "m0"), tmp_path / "v0", dense="tensorflow", **limits)
+    changes.train(model, 1, dense=False)
+    model.items.scatter_nd_update([[1234]], np.full((1, models.DIM), 70_000, np.float32))  # float16 ends at 65504
+    new = models.save(model, tmp_path / "m1")
+    report = tfctr.make_delta(tmp_path / "v0", new, tmp_path / "d1")
+    assert report.dense == "table 'items' can't be stored as it was"
+    assert report.files == ("items",)
+    assert "row 1234 holds 70000" in next(t.whole for t in report.tables if t.name == "items")
+    tfctr.apply_delta(tmp_path / "v0", [tmp_path / "d1"], tmp_path / "v1")
+    same_as_conversion(tmp_path / "v1", new, tmp_path / "anew", **limits)
+
+
 def test_another_structure_is_refused(base: tuple[Path, Path], tmp_path: Path) -> None:
     model = models.Model()
     model.items = tf.Variable(tf.zeros([models.ITEMS + 1, models.DIM]), name="items")
