@@ -328,7 +328,8 @@ def analyse(path: str | Path, tags: Sequence[str] | None = None) -> dict[str, An
     source = load(path, tags)
     item = inline(source)
     item.store_name = "tfctr/analysis"
-    pipeline.run_passes(item, pipeline.REFERENCE_PASSES, ConvertOptions(verify_passes=False))
+    reports = pipeline.run_passes(item, pipeline.REFERENCE_PASSES, ConvertOptions(verify_passes=False))
+    notes = [r.reason for report in reports if report.name == "externalise_embeddings" for r in report.refused]
     lookups, specs = recognised(item)
     described = describe(item, lookups, specs)
     for info in described.values():
@@ -349,7 +350,7 @@ def analyse(path: str | Path, tags: Sequence[str] | None = None) -> dict[str, An
         "path": str(source.path),
         "source": {"path": str(source.path), "tags": list(source.tags)},
         "tags": list(source.tags),
-        "notes": [source.note] if source.note else [],
+        "notes": [source.note, *notes] if source.note else notes,
         "store": {"files": files},
         "signatures": described,
         "mutable_state": [dataclasses.asdict(m) for m in item.mutable_state],

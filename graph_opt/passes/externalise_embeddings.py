@@ -23,7 +23,7 @@ from graph_opt.hash_files import add_hash, tensor_key
 from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.passes.prune_training import prune
-from graph_opt.report import PassOutcome
+from graph_opt.report import PassOutcome, Refused
 from graph_opt.resources import CONTROL_FLOW, cut_loose, uses_of
 from graph_opt.restore_map import EMBEDDING_VARIABLE
 from graph_opt.store_files import Checkpoint, store_node
@@ -45,15 +45,22 @@ after   u, i = Unique(ids);  rows = TfctrHashLookup(store, u, index=0);  y = Spa
 
 
 def externalise_embeddings(item: GraphItem, options: ConvertOptions) -> PassOutcome:
-    """See the module docstring. UsageError names variable, signature and node of what can't be converted."""
+    """See the module docstring. UsageError names variable, signature and node of what can't be converted; a model that
+    is only analysed keeps its lookups then, and the outcome says why.
+    """
     del options
     view = GraphView(item.graph_def)
     needed = view.ancestors(item.keep())
     handles = {name: names for names in _variables(view).values() for name in names if name in needed}
     if not handles:
         return PassOutcome()
-    for name in handles:
-        _check_uses(item, view, name, needed)
+    try:
+        for name in handles:
+            _check_uses(item, view, name, needed)
+    except UsageError as error:
+        if item.work_dir is not None:
+            raise
+        return PassOutcome(refused=(Refused(what="embedding variables", reason=str(error), nodes=tuple(handles)),))
     calls = {n.name: read_call(view, n) for n in view if n.op == LOOKUP_OP and n.name in needed}
     proof: dict[str, Any] = {}
     if item.work_dir is not None:

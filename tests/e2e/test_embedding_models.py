@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 import tfctr
+from graph_opt.conversion import analyse
 from tests.models import embedding_models as zoo
 from tfctr.cli.main import main
 from tfctr.errors import UsageError
@@ -177,6 +179,8 @@ def test_what_a_frozen_table_has_no_answer_to_is_refused(tmp_path, options, mess
     with pytest.raises(UsageError, match=message):
         tfctr.convert(model, tmp_path / "bundle")
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
+    told = analyse(model)  # it can be looked at, and says why it can't be converted
+    assert re.search(message, told["notes"][-1]) and "serving_default" in told["signatures"]
 
 
 def test_training_that_depends_on_the_request_is_refused(tmp_path):
