@@ -13,12 +13,12 @@
 // whole vectors, or no reduction) go through one loop from ids to output rows (stream_impl.h). For the others a block
 // of about a hundred values is resolved (id steps, prune, bounds, rows) into a list of row pointers; while the gather
 // kernels reduce one list, they prefetch the rows of the next one.
-// Ids of a hash file are keys, and some ids of a table with an overlay have their row elsewhere: both become row numbers
-// after their steps (row_numbers.h), and all that follows reads rows by number.
-// What lookups have in common is done once (shared_work.cc): ids that several of them hash or look up alike are
-// resolved before all else (RunIds), and a lookup that equals an earlier one gets a copy of its result (Finish).
-// Anything irregular (rows not in order, an id out of range, ...) is not handled there but noted, and Finish runs that
-// feature again, whole, by a careful path that sorts or says what is wrong: errors are the same however work is split.
+// Ids of a hash file are keys, and some ids of a table with an overlay have their row elsewhere: both become row
+// numbers after their steps (row_numbers.h), and all that follows reads rows by number. What lookups have in common is
+// done once (shared_work.cc): ids that several of them hash or look up alike are resolved before all else (RunIds), and
+// a lookup that equals an earlier one gets a copy of its result (Finish). Anything irregular (rows not in order, an id
+// out of range, ...) is not handled there but noted, and Finish runs that feature again, whole, by a careful path that
+// sorts or says what is wrong: errors are the same however work is split.
 //
 // Thread-safety: a plan is immutable. Prepare and Finish are called by one thread per Call; RunIds by any number
 // between, and Run by any number after the last RunIds has returned.
