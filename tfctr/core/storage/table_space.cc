@@ -122,7 +122,9 @@ TableSpace::~TableSpace() {
 }
 
 Result<uint64_t> TableSpace::Place(const Container& overlay, uint64_t bytes, uint64_t row_bytes) {
-  const uint64_t mapped = RoundUp(bytes, kPageBytes);
+  // A slab without rows has a place too: two at one offset would be one entry, and the first to go would unmap the
+  // other.
+  const uint64_t mapped = RoundUp(std::max<uint64_t>(bytes, 1), kPageBytes);
   const uint64_t unit = std::lcm(kPageBytes, row_bytes);
   uint64_t offset = RoundUp(base_end_, unit);
   {
@@ -142,7 +144,7 @@ Result<uint64_t> TableSpace::Place(const Container& overlay, uint64_t bytes, uin
 
 Status TableSpace::PutSlab(const Container& overlay, uint64_t bytes, uint64_t offset, uint64_t mapped) {
   uint8_t* const to = data_ + offset;
-  if (mapped == 0) return Status::Ok();
+  if (bytes == 0) return Status::Ok();
   if (memory_ == TableMemory::kMapped) {
     return MapAgain(overlay.data(), mapped, to) ? Status::Ok() : ErrnoStatus("cannot map", overlay.path(), errno);
   }
