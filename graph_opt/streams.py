@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from graph_opt.embeddings.calls import LOOKUP_OP, read_call
 from graph_opt.lookup_spec import LookupSpec
 from graph_opt.resources import ROW_READERS
 from graph_opt.view import GraphView, canonical, node_of, port_of
@@ -67,6 +68,11 @@ class Streams:
                 self._add_sparse(view.inputs(node), _SPARSE_OPS[node.op])
             elif node.op in ROW_READERS or node.op.startswith("Segment"):
                 self._add_segments(view.inputs(node))
+            elif node.op == LOOKUP_OP:  # in a graph as it was saved
+                for lookup in read_call(view, node):
+                    for values in (lookup.keys, lookup.weights):
+                        if lookup.splits is not None and values is not None:
+                            self._add_row_ids(lookup.splits, values)
             elif node.op == "TfctrRowIds":
                 self._add_row_ids(*view.inputs(node))
             elif node.op == "RaggedTensorToSparse":

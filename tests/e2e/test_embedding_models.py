@@ -289,18 +289,26 @@ def test_tables_that_would_not_be_smaller_stay(tmp_path, folder):
     assert all("would not be smaller as int8" in t["reason"] for t in found["details"]["left"])
 
 
-def test_user_features_once_per_user(tmp_path, folder, answers):
-    report = tfctr.convert(folder / "module.model", tmp_path / "bundle", user_features=("user", "word"), strict=True)
-    info = report.manifest["signatures"]["serving_default"]
-    assert info["split"], info
-    one = {name: zoo.INPUTS[name] for name in zoo.INPUTS}
-    for name in ("user", "word"):
-        one[name] = zoo.INPUTS[name][2:3]
-    with tfctr.ServingSession(tmp_path / "bundle") as session:
-        got = session.predict(one)["rows"]
-        repeated = {**zoo.INPUTS, **{name: np.repeat(one[name], zoo.BATCH) for name in ("user", "word")}}
-        want = session.predict(repeated)["rows"]
-    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+def test_user_features_once_per_user(tmp_path, folder):
+    features = ("user", "word", "seen", "tags", "bag")
+    report = tfctr.convert(folder / "module.model", tmp_path / "bundle", user_features=features, strict=True)
+    split = report.manifest["signatures"]["serving_default"]["split"]
+    assert split["user_features"] == sorted(features) and not split["item_side"], split
+    rows = zoo.BATCH
+    one = {name: zoo.INPUTS[name][1:2] for name in ("user", "word", "seen")}
+    repeated = {name: np.repeat(value, rows, axis=0) for name, value in one.items()}
+    values, weights = np.array([1, 3, zoo.UNKNOWN], np.int64), np.array([0.5, 2, 1], np.float32)
+    for count, into in ((1, one), (rows, repeated)):
+        into |= {name: np.tile(values, count) for name in ("tags/values", "bag/values")}
+        into["tags/row_splits"] = np.arange(0, 3 * count + 1, 3)
+        into["bag/indices"] = np.array([[r, c] for r in range(count) for c in range(3)])
+        into["bag/dense_shape"], into["bag/weights"] = np.array([count, 3]), np.tile(weights, count)
+    items = {name: zoo.INPUTS[name] for name in ("item", "small")}
+    with tfctr.ServingSession(tmp_path / "bundle") as session, tfctr.ServingSession(folder / "module.model") as model:
+        got, want = session.predict({**items, **one}), model.predict({**items, **repeated})
+        assert session.describe()["requests"]["split"] == 1
+    for name, value in want.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-6, atol=1e-6)
 
 
 def test_a_signature_that_is_not_optimised_keeps_working(tmp_path):
