@@ -1,4 +1,4 @@
-"""Random chains of deltas over few keys, one by one or several at once, with compactions between: a dictionary of rows is
+"""Random chains of deltas over few keys, one by one or several at once, compacted in between: a dictionary of rows is
 what comes out, on disk and in memory.
 """
 
