@@ -116,6 +116,15 @@ def test_a_wrong_delta_json(tmp_path, change, words):
         open_delta(tmp_path / "delta")
 
 
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", "[" * 3000 + "]" * 3000, "9" * 5000])
+def test_values_that_are_no_json(tmp_path, value):
+    write(tmp_path / "delta")
+    path = tmp_path / "delta" / "delta.json"
+    path.write_text(path.read_text().replace('"compared": 7', f'"compared": {value}'))
+    with pytest.raises(CorruptFileError, match=r"delta\.json: not valid JSON"):
+        open_delta(tmp_path / "delta")
+
+
 @hypothesis.given(st.binary(max_size=300))
 @hypothesis.settings(max_examples=60, deadline=None)
 def test_any_bytes_are_refused(data):

@@ -117,7 +117,8 @@ def open_delta(path: str | Path) -> Delta:
         raise UsageError(f"{folder}: not a delta: {there}")
     try:
         content = json.loads(file.read_bytes())
-    except ValueError as error:
+        hashed = content_hash(content) if isinstance(content, dict) else ""  # NaN and infinity are no JSON either
+    except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{file}: not valid JSON: {error}") from error
     wrong = _wrong_fields(content, {"format": int, "tfctr": str})
     if not wrong and content["format"] > FORMAT:
@@ -128,7 +129,7 @@ def open_delta(path: str | Path) -> Delta:
     wrong = wrong or wrong_content(content)
     if wrong:
         raise CorruptFileError(f"{file}: {wrong}")
-    if content["hash"] != content_hash(content):
+    if content["hash"] != hashed:
         raise CorruptFileError(f"{file}: its content does not have the hash that it names: the delta is damaged")
     delta = Delta(folder, content)
     for entry in delta.stored():
