@@ -5,7 +5,6 @@ Rows go from checkpoint to file in blocks; Python sees names, shapes and sizes.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graph_opt.item import GraphItem, StoreFile
-from graph_opt.store_files import Checkpoint, native_errors, new_path
+from graph_opt.store_files import Checkpoint, new_path
 from graph_opt.view import GraphView
+from tfctr.core import library
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -49,15 +49,15 @@ def write_hash(
     """Makes the hash file of the table that ``checkpoint`` calls ``place``; ``on_copied`` gets bytes as they are
     written.
     """
-    with native_errors():
-        _native().build_hash_table_from_checkpoint(
+    with library.native_errors():
+        library.native().build_hash_table_from_checkpoint(
             checkpoint.prefix, place, path, name=name, progress=_steps(on_copied)
         )
 
 
 def described_hash(path: Path, place: str, name: str) -> StoreFile:
     """The hash file at ``path``, made from the table that its checkpoint calls ``place``."""
-    info = _native().hash_info(path)
+    info = library.native().hash_info(path)
     return StoreFile(
         kind=HASH, path=path, name=name, dtype="float32", shape=(info["rows"], info["dim"]), source=place,
         bytes=path.stat().st_size, fingerprint=info["fingerprint"],
@@ -121,20 +121,13 @@ def build_hash_file(
     path: Path, name: str, keys: npt.NDArray[np.int64], rows: npt.NDArray[np.float32], default: npt.NDArray[np.float32]
 ) -> dict[str, Any]:
     """Writes a hash file of given rows [n, dim] and the default row [dim]; its info."""
-    return dict(_native().build_hash_table(path, name, keys, rows, default))
+    return dict(library.native().build_hash_table(path, name, keys, rows, default))
 
 
 def sample_keys(file: StoreFile, count: int) -> list[int]:
     """Some keys of a hash file, spread over it."""
     if file.path is None or not file.shape[0]:
         return []
-    table = _native().HashTable(file.path)
+    table = library.native().HashTable(file.path)
     picked = np.unique(np.linspace(0, file.shape[0] - 1, count).astype(np.int64))
     return [int(table.keys(int(k), 1)[0]) for k in picked]
-
-
-def _native() -> Any:
-    from tfctr.core import library
-
-    library.load()
-    return importlib.import_module("tfctr.core._native")

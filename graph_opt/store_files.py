@@ -7,12 +7,10 @@ An item without ``work_dir`` is only analysed: its files are described, not writ
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +21,8 @@ from tensorflow.python.framework import dtypes, tensor_util
 
 from graph_opt.item import CheckpointRef, GraphItem, StoreFile
 from graph_opt.view import GraphView
-from tfctr.errors import CorruptFileError, InternalError, UsageError
+from tfctr.core import library
+from tfctr.errors import InternalError, UsageError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -59,8 +58,8 @@ class Checkpoint:
         if self._entries is None:
             if not self.prefix.with_name(self.prefix.name + ".index").is_file():
                 raise UsageError(f"{self.prefix}.index is missing: the model's variables are not there")
-            with native_errors():
-                listed = _native().read_checkpoint_index(self.prefix)
+            with library.native_errors():
+                listed = library.native().read_checkpoint_index(self.prefix)
             self._entries = {e["key"]: Entry(e["dtype"], tuple(e["shape"]), e["bytes"]) for e in listed}
         return self._entries
 
@@ -81,18 +80,18 @@ class Checkpoint:
                     prefix=str(self.prefix), tensor_names=[ref.key], shape_and_slices=[ref.slice], dtypes=[dtype]
                 )
                 return value.numpy()
-        with native_errors():
-            return _native().read_tensor(self.prefix, ref.key)
+        with library.native_errors():
+            return library.native().read_tensor(self.prefix, ref.key)
 
     def copy(self, ref: CheckpointRef, path: Path, name: str, on_copied: Callable[[int], None] | None = None) -> None:
         """Copies a tensor (or the slice of it) into a new table file; ``on_copied`` gets the bytes of each block."""
-        with native_errors():
+        with library.native_errors():
             if ref.slice:
-                _native().copy_part_to_table(
+                library.native().copy_part_to_table(
                     self.prefix, ref.key, slice_start(ref.slice), slice_shape(ref.slice), path, name
                 )
             else:
-                _native().copy_tensor_to_table(self.prefix, ref.key, path, name, on_copied)
+                library.native().copy_tensor_to_table(self.prefix, ref.key, path, name, on_copied)
 
 
 def item_size(dtype: str) -> int:
@@ -130,7 +129,7 @@ def add_array(item: GraphItem, array: npt.NDArray[Any], name: str, part: str = "
     """Writes the value of a constant into a table file and returns its index. part: of which weight it has entries."""
     path = new_path(item, name, ".table")
     if path is not None:
-        _native().write_table(path, name, array)
+        library.native().write_table(path, name, array)
     dtype = dtypes.as_dtype(array.dtype).name
     return append_file(item, path, "table", name, dtype, tuple(array.shape), f"constant {name}", part=part)
 
@@ -147,7 +146,7 @@ def add_vocabulary(
     path = new_path(item, name, ".vocab")
     if path is not None:
         stored = np.asarray(keys, np.int64) if dtype == "int64" else keys
-        _native().write_vocab(path, name, stored, np.asarray(values, np.int64))
+        library.native().write_vocab(path, name, stored, np.asarray(values, np.int64))
     else:
         item.sample_keys[len(item.files)] = tuple(keys[:: max(1, len(keys) // 64)])
     return append_file(item, path, "vocab", name, dtype, (len(keys),), source)
@@ -168,7 +167,7 @@ def add_blob(item: GraphItem, data: bytes, name: str) -> int:
             shape=(len(data),),
             source="dense tower",
             bytes=len(data),
-            fingerprint=_native().blob_info(path)["fingerprint"],
+            fingerprint=library.native().blob_info(path)["fingerprint"],
         )
     )
     return len(item.files) - 1
@@ -193,8 +192,8 @@ def merge_tables(item: GraphItem, nodes: Sequence[str], strategy: str) -> int:
     name = re.sub(r"/part_\d+$", "", parts[0].name)
     path = new_path(item, name, ".table")
     if path is not None:
-        with native_errors():
-            _native().merge_tables([p.path for p in parts], path, name, strategy == "mod")
+        with library.native_errors():
+            library.native().merge_tables([p.path for p in parts], path, name, strategy == "mod")
     merged = (strategy, tuple(item.tables[node] for node in nodes))
     return append_file(item, path, "table", name, parts[0].dtype, (rows, *parts[0].shape[1:]), source, merged=merged)
 
@@ -266,7 +265,7 @@ def append_file(
     """Adds a written file (None: described only) to ``item.files``; returns its index. origin: further fields."""
     size, fingerprint = 0, ""
     if path is not None:
-        info = _native().file_info(path)
+        info = library.native().file_info(path)
         if kind == "table" and tuple(info["shape"]) != shape or info["dtype"] != dtype:
             raise InternalError(f"{path} holds {info['dtype']} {info['shape']}, expected {dtype} {shape}")
         size, fingerprint = path.stat().st_size, info["fingerprint"]
@@ -284,21 +283,3 @@ def append_file(
         )
     )
     return len(item.files) - 1
-
-
-@contextlib.contextmanager
-def native_errors() -> Iterator[None]:
-    """Damaged files as CorruptFileError, missing ones as UsageError; disk errors stay OSError."""
-    try:
-        yield
-    except _native().CorruptFile as error:
-        raise CorruptFileError(str(error)) from error
-    except (FileNotFoundError, ValueError) as error:
-        raise UsageError(str(error)) from error
-
-
-def _native() -> Any:
-    from tfctr.core import library
-
-    library.load()
-    return importlib.import_module("tfctr.core._native")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import filecmp
-import importlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,10 +27,11 @@ from graph_opt.renewal.refresh import Refresh
 from graph_opt.renewal.values import NewValues
 from graph_opt.renewal.weights import Part, part_of
 from graph_opt.saved_model import SavedModelSource
-from graph_opt.store_files import Checkpoint, native_errors, new_path
+from graph_opt.store_files import Checkpoint, new_path
 from tfctr.bundle import naming
 from tfctr.bundle.deltas.delta_writer import DeltaWriter
 from tfctr.bundle.writer import BundleWriter
+from tfctr.core import library
 
 # Fields of the new manifest that are the delta's or the version's own.
 _NOT_TAKEN = ("store", "model", "bundle_id", "created", "format", "elapsed_ms", "version")
@@ -122,8 +122,8 @@ class DensePart(Refresh):
     def _overlay(self, table: BaseTable, delta: Path) -> None:
         """The overlay that applying the delta will give the table."""
         path = delta.with_suffix(".overlay")
-        native = _native()
-        with native_errors():
+        native = library.native()
+        with library.native_errors():
             native.build_overlay(path, table.path, table.overlay, [delta])
             info = native.overlay_info(path)
         self._overlays[table.path] = StoreFile(
@@ -242,11 +242,4 @@ def _read_by_others(template: GraphItem) -> set[int]:
 
 def _told(path: Path) -> dict[str, Any]:
     """Size and fingerprint of a file of the store."""
-    return {"bytes": path.stat().st_size, "fingerprint": _native().file_info(path)["fingerprint"]}
-
-
-def _native() -> Any:
-    from tfctr.core import library
-
-    library.load()
-    return importlib.import_module("tfctr.core._native")
+    return {"bytes": path.stat().st_size, "fingerprint": library.native().file_info(path)["fingerprint"]}

@@ -15,6 +15,7 @@ from graph_opt.hash_files import HASH
 from graph_opt.item import GraphItem, StoreFile
 from graph_opt.renewal.weights import Array, Part
 from graph_opt.store_files import slice_shape, slice_start
+from tfctr.core import library
 from tfctr.errors import InternalError
 
 
@@ -78,7 +79,7 @@ class Places:
         value = self.weights[part.weight] if part.weight else self._whole(part.file)
         path = self.folder / f"part_{derived.name.replace('/', '_')}.table"
         if not path.exists():
-            _native().write_table(path, derived.name, np.ascontiguousarray(part.of(value)))
+            library.native().write_table(path, derived.name, np.ascontiguousarray(part.of(value)))
         return {"kind": "table", "path": path, "first": 0, "stride": 1}
 
     def _whole(self, number: int) -> Array:
@@ -86,13 +87,4 @@ class Places:
         file = self.files[number]
         if file.ref is None or file.ref.slice:
             raise InternalError(f"{file.name}: a table of which a part is another table")
-        return np.asarray(_native().read_tensor(self.prefix, file.ref.key))
-
-
-def _native() -> Any:
-    import importlib
-
-    from tfctr.core import library
-
-    library.load()
-    return importlib.import_module("tfctr.core._native")
+        return np.asarray(library.native().read_tensor(self.prefix, file.ref.key))

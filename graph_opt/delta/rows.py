@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from graph_opt.delta.base import BaseTable
-from graph_opt.store_files import native_errors
+from tfctr.core import library
 from tfctr.errors import ConvertAnewError, UsageError
 
 LAST_STEP, ROWS = "last step", "rows"
@@ -72,9 +71,9 @@ def compare(
     if sources and sources[0]["kind"] == "table" and table.storage:
         dtype, width = table.dtype, math.prod(table.shape[1:])  # a file in the same storage
     try:
-        with native_errors():
+        with library.native_errors():
             return dict(
-                _native().diff_table(
+                library.native().diff_table(
                     table.kind, table.path, table.overlay, out, list(sources), dtype, width, base_step, trust,
                     extra or {}, progress,
                 )
@@ -89,10 +88,3 @@ def row_width(table: BaseTable) -> int:
     """Values of one row."""
     width = math.prod(table.shape[1:])
     return width - 4 if table.storage == "int8" and table.kind == "table" else width
-
-
-def _native() -> Any:
-    from tfctr.core import library
-
-    library.load()
-    return importlib.import_module("tfctr.core._native")

@@ -10,12 +10,10 @@ checkpoint's object graph. What is ambiguous is refused with all its candidates.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from tensorflow.core.protobuf import meta_graph_pb2
 
@@ -25,8 +23,9 @@ from graph_opt.item import CheckpointRef, GraphItem
 from graph_opt.renewal.full_names import full_names
 from graph_opt.renewal.record import Record
 from graph_opt.saved_model import SavedModelSource
-from graph_opt.store_files import Checkpoint, Entry, native_errors
+from graph_opt.store_files import Checkpoint, Entry
 from tfctr.bundle import naming
+from tfctr.core import library
 from tfctr.errors import ConvertAnewError, UsageError
 
 _STATE = "checkpoint"  # TensorFlow's file beside checkpoints that names the latest
@@ -190,8 +189,8 @@ class _Names:
             for key, entry in self._entries.items():
                 place = key.removesuffix("config").removesuffix("/")
                 if entry.dtype == "string" and tensor_key(place, "config") == key and f"{place}/keys" in self._entries:
-                    with native_errors():
-                        text = _native().read_tensor(self._checkpoint.prefix, key).item()
+                    with library.native_errors():
+                        text = library.native().read_tensor(self._checkpoint.prefix, key).item()
                     tables[str(json.loads(text)["table"]["name"])].append(place)
             self._tables = tables
         return self._tables
@@ -209,10 +208,3 @@ def _needed(reference: GraphItem) -> Iterator[tuple[str, str]]:
     for state in reference.mutable_state:
         for key in state.keys:
             yield key, state.node
-
-
-def _native() -> Any:
-    from tfctr.core import library
-
-    library.load()
-    return importlib.import_module("tfctr.core._native")

@@ -6,12 +6,10 @@ own names (``dense/kernel``).
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from graph_opt.store_files import native_errors
 from tfctr.core import library
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -22,10 +20,9 @@ def full_names(prefix: Path) -> dict[str, str]:
     checkpoint."""
     if not prefix.with_name(prefix.name + ".index").is_file():
         return {}
-    library.load()
-    native = importlib.import_module("tfctr.core._native")
+    native = library.native()
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
-    with native_errors():
+    with library.native_errors():
         if OBJECT_GRAPH not in {entry["key"] for entry in native.read_checkpoint_index(prefix)}:
             return {}
         graph.ParseFromString(native.read_tensor(prefix, OBJECT_GRAPH).item())

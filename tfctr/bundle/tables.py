@@ -15,7 +15,7 @@ import numpy as np
 
 from tfctr.bundle import naming, reader
 from tfctr.core import library
-from tfctr.errors import CorruptFileError, InputError, UsageError
+from tfctr.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,7 +39,7 @@ class Table:
 
     def __init__(self, path: Path, overlay: Path | None, storage: str, memory: str) -> None:
         native = library.native()
-        with _errors():
+        with library.native_errors():
             about = native.file_info(path)
             if about["kind"] not in _TABLES:
                 raise UsageError(f"{path}: a {about['kind']} file, expected a table or a hash file")
@@ -79,7 +79,7 @@ class Table:
 
     def keys(self) -> npt.NDArray[np.int64]:
         """All keys that have a row, int64 [len(self)], in the order of the file; of string keys their fingerprints."""
-        with _errors():
+        with library.native_errors():
             return np.asarray(self._served.keys())
 
     def rows(self) -> npt.NDArray[np.float32]:
@@ -158,14 +158,3 @@ def _find(bundle: reader.Bundle, name: str | None) -> _Place:
     overlays = [bundle.path / other["file"] for other in files if other["kind"] == "overlay" and other["base"] == index]
     storage = str(entry.get("storage") or "") if entry["kind"] == "table" else ""
     return _Place(bundle.path / entry["file"], overlays[0] if overlays else None, storage)
-
-
-@contextlib.contextmanager
-def _errors() -> Iterator[None]:
-    """What the native library raises, as errors of tfctr; disk errors stay OSError."""
-    try:
-        yield
-    except library.native().CorruptFile as error:
-        raise CorruptFileError(str(error)) from error
-    except (FileNotFoundError, ValueError) as error:
-        raise UsageError(str(error)) from error

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfctr.errors import InternalError, UsageError, VersionError
+from tfctr.errors import CorruptFileError, InternalError, UsageError, VersionError
 from tfctr.version import TENSORFLOW_MINOR, __version__
 
 OPS_LIBRARY = Path(__file__).resolve().parent / "libtfctr_ops.so"
@@ -137,6 +137,19 @@ def native() -> ModuleType:
     """Returns the pybind11 module `tfctr.core._native`, with TensorFlow and the ops loaded before it."""
     load()
     return importlib.import_module("tfctr.core._native")
+
+
+@contextlib.contextmanager
+def native_errors() -> Iterator[None]:
+    """What :func:`native` raises as errors of tfctr: damaged files as CorruptFileError, missing ones and those that do
+    not fit as UsageError; disk errors stay OSError.
+    """
+    try:
+        yield
+    except native().CorruptFile as error:
+        raise CorruptFileError(str(error)) from error
+    except (FileNotFoundError, ValueError) as error:
+        raise UsageError(str(error)) from error
 
 
 def check_isa() -> None:

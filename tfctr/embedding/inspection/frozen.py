@@ -30,7 +30,7 @@ class Served:
     def __init__(self, path: str, overlay: str | None, storage: str) -> None:
         self.paths = [path] if overlay is None else [path, overlay]
         native = library.native()
-        with _named():
+        with library.native_errors():
             self.table = native.ServedTable(path, overlay, storage=storage)
             self._hash = native.HashTable(path) if self.table.hashed and overlay is None else None
         self._keys: np.ndarray | None = None
@@ -48,7 +48,7 @@ class Served:
         """Compares all checksums, once. CorruptFileError names the file."""
         if self._verified:
             return
-        with _named():
+        with library.native_errors():
             for path in self.paths:
                 library.native().verify_file(path)
         self._verified = True
@@ -56,7 +56,7 @@ class Served:
     def keys(self, first: int, rows: int) -> np.ndarray:
         """Keys of a block: of rows in the order of the file, new ones of the overlay last."""
         if self._hash is not None:
-            with _named():
+            with library.native_errors():
                 keys: np.ndarray = self._hash.keys(first, rows)
                 return keys
         return self.all_keys()[first : first + rows]
@@ -64,13 +64,13 @@ class Served:
     def all_keys(self) -> np.ndarray:
         """Keys of all rows; of a static table its row numbers."""
         if self._keys is None:
-            with _named():
+            with library.native_errors():
                 self._keys = self.table.keys()
         return self._keys
 
     def values(self, first: int, rows: int) -> np.ndarray:
         """float32 rows of a block."""
-        with _named():
+        with library.native_errors():
             block: np.ndarray
             if self._hash is not None:
                 block = self._hash.values(first, rows)
@@ -109,7 +109,7 @@ class ServedColumn:
         keys = self.served.all_keys()[places]
         if self.name == "keys":
             return keys
-        with _named():
+        with library.native_errors():
             rows: np.ndarray = self.served.table.rows(keys)
         return rows
 
@@ -134,7 +134,7 @@ class FileColumn:
         return np.ndarray(self.shape, self.dtype, flat)
 
     def blocks(self, rows: int, progress: Progress = no_progress) -> Iterator[np.ndarray]:
-        with _named():
+        with library.native_errors():
             library.native().verify_file(self.file)
         mapped = self._mapped().reshape(self.shape or (1,))
         for first in range(0, len(mapped), rows):
@@ -144,20 +144,6 @@ class FileColumn:
 
     def take(self, places: np.ndarray) -> np.ndarray:
         return np.asarray(self._mapped()[places])
-
-
-class _named:
-    """Errors of the native library as ours."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
-        native = library.native()
-        if isinstance(error, native.CorruptFile):
-            raise CorruptFileError(str(error)) from None
-        if isinstance(error, ValueError | RuntimeError):
-            raise UsageError(str(error)) from None
 
 
 def open_bundle(folder: Path) -> Source:
@@ -200,7 +186,7 @@ def open_file(path: str) -> Source:
 
 
 def _hash_table(name: str, path: str, overlay: str | None) -> Table:
-    with _named():
+    with library.native_errors():
         info = library.native().hash_info(path)
     served = Served(path, overlay, "")
     index = int(info["lines"]) * _LINE_BYTES
