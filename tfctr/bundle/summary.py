@@ -255,6 +255,12 @@ def tables(manifest: Mapping[str, Any]) -> TableWords | None:
     )
 
 
+def overlay_share(table_rows: int, overlay: Mapping[str, Any]) -> float:
+    """How much of a table its overlay is: rows and removed keys, per row of the table."""
+    changed = int(overlay["rows"]) + int(overlay["removed"])
+    return changed / table_rows if table_rows else float(changed > 0)
+
+
 def version_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Which version this is and how much of each table lies in an overlay; nothing of a bundle as converted."""
     version = manifest.get("version")
@@ -273,7 +279,7 @@ def version_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
     for overlay in files:
         if overlay["kind"] == "overlay":
             rows = (files[overlay["base"]]["shape"] or [1])[0]
-            share = (overlay["rows"] + overlay["removed"]) / rows if rows else 1.0
+            share = overlay_share(rows, overlay)
             advice = ", compact it" if share > COMPACT_SHARE else ""
             yield (
                 f"  {overlay['name']}: {overlay['rows']:,} rows and {overlay['removed']:,} removed keys over "

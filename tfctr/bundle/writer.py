@@ -102,25 +102,11 @@ class BundleWriter:
         """
         try:
             sync_tree(self.folder, synced)
-            self._swap()
+            put_in_place(self.folder, self.out, replaces=self.replaces)
+            self._made = []
         except OSError as error:
             raise disk_error(error, self.out) from error
         return self.out
-
-    def _swap(self) -> None:
-        aside = naming.temporary(self.out, "old") if self.replaces else None
-        if aside is not None:
-            os.rename(self.out, aside)
-        try:
-            os.rename(self.folder, self.out)
-        except BaseException:
-            if aside is not None:
-                os.rename(aside, self.out)
-            raise
-        sync_folder(self.out.parent)
-        self._made = []
-        if aside is not None:
-            remove(aside)
 
     def _make_parents(self) -> None:
         missing = [p for p in self.out.parents if not p.exists()]
@@ -166,6 +152,22 @@ def check_target(out: Path, source: Path, *, force: bool, what: str = "model") -
     if not naming.is_saved_model(real):
         raise UsageError(f"{out}: exists and holds no {naming.MODEL}; --force replaces saved models only")
     return True
+
+
+def put_in_place(folder: Path, out: Path, *, replaces: bool) -> None:
+    """Renames ``folder`` to ``out``, synced; what was there (replaces) goes, or is back where that fails."""
+    aside = naming.temporary(out, "old") if replaces else None
+    if aside is not None:
+        os.rename(out, aside)
+    try:
+        os.rename(folder, out)
+    except BaseException:
+        if aside is not None:
+            os.rename(aside, out)
+        raise
+    sync_folder(out.parent)
+    if aside is not None:
+        remove(aside)
 
 
 def remove(path: Path) -> None:

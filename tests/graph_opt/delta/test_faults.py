@@ -18,6 +18,7 @@ import tensorflow as tf
 import tfctr
 from tests.bundle.deltas import delta_models as models
 from tests.graph_opt.delta import changes
+from tfctr.bundle.deltas import delta_writer
 from tfctr.bundle.deltas.delta_writer import DeltaWriter
 from tfctr.cli.main import main
 from tfctr.errors import CorruptFileError, TfctrError, UsageError
@@ -113,9 +114,11 @@ def _in_child(work: Callable[[], object]) -> int:
     return os.waitpid(child, 0)[1]
 
 
-@pytest.mark.parametrize("moment", ["commit", "_swap", "add_table"])
+@pytest.mark.parametrize(
+    ("owner", "moment"), [(DeltaWriter, "commit"), (delta_writer, "put_in_place"), (DeltaWriter, "add_table")]
+)
 def test_killed_while_writing(
-    base: Base, newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    base: Base, newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, moment: str
 ) -> None:
     out = tmp_path / "delta"
 
@@ -123,7 +126,7 @@ def test_killed_while_writing(
         os.kill(os.getpid(), signal.SIGKILL)
 
     with monkeypatch.context() as patched:
-        patched.setattr(DeltaWriter, moment, killed)
+        patched.setattr(owner, moment, killed)
         status = _in_child(lambda: tfctr.make_delta(base[1], newer, out))
     assert os.WIFSIGNALED(status)
     assert not out.exists()

@@ -25,7 +25,7 @@ from tfctr.bundle import naming
 from tfctr.bundle.deltas.delta_folder import FORMAT, KIND, Delta, content_hash, is_delta, wrong_content
 from tfctr.bundle.deltas.identity import ORIGIN_FIELDS, Version
 from tfctr.bundle.deltas.lock import only_writer
-from tfctr.bundle.writer import disk_error, remove, sync_folder, sync_tree
+from tfctr.bundle.writer import disk_error, put_in_place, remove, sync_tree
 from tfctr.errors import UsageError
 from tfctr.version import __version__
 
@@ -147,24 +147,10 @@ class DeltaWriter:
         try:
             (self.folder / naming.DELTA).write_bytes(manifests.dump(content))
             sync_tree(self.folder)
-            self._swap()
+            put_in_place(self.folder, self.out, replaces=self._replaces)
         except OSError as error:
             raise disk_error(error, self.out) from error
         return Delta(self.out, content)
-
-    def _swap(self) -> None:
-        aside = naming.temporary(self.out, "old") if self._replaces else None
-        if aside is not None:
-            os.rename(self.out, aside)
-        try:
-            os.rename(self.folder, self.out)
-        except BaseException:
-            if aside is not None:
-                os.rename(aside, self.out)
-            raise
-        sync_folder(self.out.parent)
-        if aside is not None:
-            remove(aside)
 
     def _path(self, folder: str, name: str) -> Path:
         path = self.folder / folder / name

@@ -119,12 +119,6 @@ def version_name(file: str, sequence: int, suffix: str) -> str:
     return f"{_VERSION.sub('', Path(file).stem)}.v{sequence}{suffix}"
 
 
-def share(planned_rows: int, overlay: Entry) -> float:
-    """How much of a table its overlay is: rows and removed keys, per row of the table."""
-    changed = int(overlay["rows"]) + int(overlay["removed"])
-    return changed / planned_rows if planned_rows else float(changed > 0)
-
-
 def store_files(manifest: Entry, path_of: Callable[[Entry], Path]) -> list[PlannedFile]:
     """The files of a bundle's store, each with its overlay."""
     entries = manifest["store"]["files"]

@@ -17,8 +17,8 @@ from tfctr.bundle import naming, reader
 from tfctr.bundle.deltas import tables
 from tfctr.bundle.deltas.identity import Version
 from tfctr.bundle.deltas.links import Links, possible
-from tfctr.bundle.deltas.plan import Plan, PlannedFile, overlay_entry, share, version_name
-from tfctr.bundle.summary import COMPACT_SHARE
+from tfctr.bundle.deltas.plan import Plan, PlannedFile, overlay_entry, version_name
+from tfctr.bundle.summary import COMPACT_SHARE, overlay_share
 from tfctr.bundle.writer import BundleWriter
 from tfctr.errors import CorruptFileError
 from tfctr.version import __version__
@@ -214,7 +214,7 @@ def table_words(planned: PlannedFile, index: int, overlay: Mapping[str, Any]) ->
         "overlay_rows": overlay["rows"],
         "overlay_removed": overlay["removed"],
         "table_rows": planned.table_rows,
-        "share": round(share(planned.table_rows, overlay), 6),
+        "share": round(overlay_share(planned.table_rows, overlay), 6),
     }
 
 
