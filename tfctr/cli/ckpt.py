@@ -30,7 +30,7 @@ CheckpointManager: the latest), a SavedModel, a bundle, or one hash file of a bu
   tfctr ckpt export ckpt-1000 users.parquet --table users
   tfctr ckpt import users.parquet new/ckpt              a checkpoint that EmbeddingVariable restores
 
-Tables are streamed: memory does not grow with their rows, except 8 to 16 bytes per key where keys are compared."""
+Tables are streamed: of a row only 8 to 40 bytes are held, where keys are compared or policies tried."""
 INSPECT = """Shows a table of the tables; with --table one of them in detail. --html and --json always go into detail.
 Ages are measured from step and time of the save, unless --step and --now say otherwise.
 
