@@ -112,9 +112,10 @@ StoreReader::StoreReader(tensorflow::OpKernelConstruction* context) : readers_(R
 StoreReader::~StoreReader() { readers_->fetch_sub(1); }
 
 absl::Status StoreReader::Files(OpKernelContext* context, int input, std::shared_ptr<const OpenedFiles>* files) const {
-  // Step 0 is that of an op called by itself (eager): its container lives as long as the kernel, not as a run.
+  // Container 0 is that of eager calls, functions among them: all runs share it, whatever their step, so nothing in it
+  // belongs to one run. Sessions count their runs from 1.
   if (readers_->load(std::memory_order_relaxed) < 2 || context->step_container() == nullptr ||
-      context->step_id() == 0) {
+      context->step_container()->StepId() == 0) {
     return GetOpenedFiles(context, input, files);
   }
   const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(context, input);

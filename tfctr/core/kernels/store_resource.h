@@ -98,9 +98,9 @@ class StoreResource : public tensorflow::ResourceBase {
 //
 // Where a session has several such kernels, the first one of a run pins the set of files for that run, in the run's
 // step container, and the others take the same: a run sees old or new overlays, never a mix. A lone kernel needs no
-// pin and pays for none.
-// Thread-safety: Files may be called by any number of threads. Cost: about 50 ns, with a pin about 0.3 us and 1 us once
-// a run.
+// pin and pays for none. Eager calls and functions called from Python have no container of their own, so nothing is
+// pinned in them: overlays are swapped while it serves in sessions only (ServingSession). Thread-safety: Files may be
+// called by any number of threads. Cost: about 50 ns, with a pin about 0.3 us and 1 us once a run.
 class StoreReader {
  public:
   explicit StoreReader(tensorflow::OpKernelConstruction* context);

@@ -79,12 +79,13 @@ struct HeldKeys {
   }
 };
 
-// Puts the overlay's numbers in place of those found so far.
+// Puts the overlay's numbers in place of those found so far; keys that were dropped (-1) stay so.
 static inline void Redirect(const OverlayIndex& overlay, const HeldKeys& held, int64_t* numbers) {
   for (int64_t c = 0; c < Least(held.count, kSlotsAhead); ++c) __builtin_prefetch(HomeSlot(overlay, held.keys[c]));
   for (int64_t c = 0; c < held.count; ++c) {
     if (c + kSlotsAhead < held.count) __builtin_prefetch(HomeSlot(overlay, held.keys[c + kSlotsAhead]));
     int64_t* number = numbers + held.places[c];
+    if (*number < 0) continue;
     *number = overlay.FindFrom(HomeSlot(overlay, held.keys[c]), held.keys[c], *number);
   }
 }
