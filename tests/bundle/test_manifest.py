@@ -63,9 +63,10 @@ def test_not_a_bundle(tmp_path: Path) -> None:
         open_bundle(tmp_path)
 
 
-def test_not_json(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"{", b"[" * 5000])
+def test_not_json(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(CorruptFileError, match="not valid JSON"):
-        open_bundle(write(tmp_path, b"{"))
+        open_bundle(write(tmp_path, data))
 
 
 @pytest.mark.parametrize("field", ["format", "store", "signatures", "model"])

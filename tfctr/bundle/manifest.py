@@ -85,7 +85,7 @@ def read(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{folder}: not a bundle: it has no {naming.MANIFEST}")
     try:
         manifest = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{path}: not valid JSON: {error}") from error
     for name, kind in _FIELDS.items():
         if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):

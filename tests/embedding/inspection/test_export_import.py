@@ -194,8 +194,11 @@ def arrays(**changed: object) -> dict[str, np.ndarray]:
         ({"frequency": [1, 2]}, "column 'frequency' is int64 [2], expected [3]"),
         ({"counters/keys": [9]}, "counters need counters/keys and counters/counts"),
         ({"counters/keys": [9], "counters/counts": [1, 2]}, "counters/counts is int64 [2], expected int64 [1]"),
+        ({"counters/keys": [9, 9], "counters/counts": [1, 2]}, "counters/keys holds a key more than once"),
+        ({"counters/keys": [8, 9], "counters/counts": [1, -2]}, "counters/counts holds -2, expected counts"),
         ({"bloom": [1, 2]}, "bloom is int64 [2], expected uint8 [bytes]"),
         ({"config": "{}"}, "does not say the format"),
+        ({"config": "[" * 5000}, "does not say the format"),
         ({"config": '{"format": 9}'}, "of format 9, written by a newer tfctr"),
         ({"config": '{"format": 1, "table": {"dim": 7}}'}, "values are 2 wide, its configuration says 7"),
         ({"table": "a b"}, "name is 'a b', expected a name of letters"),
@@ -249,6 +252,26 @@ def test_damaged_files(saved, tmp_path, capsys):
     run("import", tmp_path / "flipped.npz", tmp_path / "ckpt", code=2)
     assert "flipped.npz: array 'values' is damaged" in capsys.readouterr().err
     assert not list(tmp_path.glob("ckpt*")) and not list(tmp_path.glob(".ckpt*"))
+
+
+def test_flipped_bits_of_an_archive(tmp_path):
+    """Anywhere in it: refused, or what is read is what was there."""
+    from tfctr.embedding.inspection import npz_files
+
+    for write, name in ((np.savez, "plain"), (np.savez_compressed, "packed")):
+        write(tmp_path / name, **arrays())
+        whole = (tmp_path / f"{name}.npz").read_bytes()
+        for at in range(0, len(whole), 7):
+            flipped = bytearray(whole)
+            flipped[at] ^= 1 << (at % 8)
+            (tmp_path / "flipped.npz").write_bytes(flipped)
+            try:
+                columns, _, _ = npz_files.read(tmp_path / "flipped.npz")
+                found = {key: np.concatenate(list(column.blocks(100))) for key, column in columns.items()}
+            except (tfctr.errors.CorruptFileError, tfctr.errors.InputError):
+                continue
+            for key in found.keys() & arrays().keys():
+                np.testing.assert_array_equal(found[key], arrays()[key], f"{name}, byte {at}")
 
 
 def test_what_is_not_overwritten(saved, tmp_path, capsys):

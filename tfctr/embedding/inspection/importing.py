@@ -253,6 +253,10 @@ class _TableWriter:
             if array.ndim != 1 or array.dtype != kind or (part in COUNTERS and array.shape != shape):
                 wanted = "uint8 [bytes]" if part == BLOOM else f"int64 {list(shape or ())}"
                 raise InputError(f"{self._where}: {part} is {array.dtype} {list(array.shape)}, expected {wanted}")
+            if part == "counters/keys" and len(np.unique(array)) != len(array):
+                raise InputError(f"{self._where}: {part} holds a key more than once")
+            if part == "counters/counts" and len(array) and array.min() < 0:
+                raise InputError(f"{self._where}: {part} holds {array.min()}, expected counts")
             self._writer.add(_folder(self._name) + part, array)
 
     def _write_description(self, parts: Mapping[str, tuple[int, ...]]) -> None:

@@ -7,10 +7,12 @@ Arrays: keys int64 [n], values float32 [n, dim], slots/NAME float32 [n, width], 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +24,9 @@ from tfctr.errors import CorruptFileError, InputError
 
 TEXTS = ("table", "config")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same table makes the same bytes
+
+# What opening one raises where its directory is damaged (RuntimeError: packed or locked in a way that is not known).
+_NO_ARCHIVE = (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, OverflowError, struct.error)
 
 
 def write(
@@ -59,7 +64,7 @@ class NpzColumn:
 
     def __init__(self, path: str, name: str) -> None:
         self.file, self.name = path, name
-        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+        with _opened(path, name) as member:
             self.shape, self._fortran, self.dtype = _read_header(path, name, member)
 
     @property
@@ -68,7 +73,7 @@ class NpzColumn:
 
     def blocks(self, rows: int, progress: Progress = no_progress) -> Iterator[np.ndarray]:
         total = self.shape[0] if self.shape else 1
-        with zipfile.ZipFile(self.file) as archive, archive.open(f"{self.name}.npy") as member:
+        with _opened(self.file, self.name) as member:
             _read_header(self.file, self.name, member)
             if self._fortran and len(self.shape) > 1:  # rows are scattered: it is read as a whole
                 whole = self._read(member, total, last=True).reshape(self.shape[::-1]).T
@@ -87,7 +92,7 @@ class NpzColumn:
             data = member.read(size)
             if last:  # its end is where the archive compares the checksum
                 member.read(1)
-        except (zipfile.BadZipFile, EOFError, OSError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             raise CorruptFileError(f"{self.file}: array {self.name!r} is damaged: {error}") from None
         if len(data) != size:
             raise CorruptFileError(f"{self.file}: array {self.name!r} is cut short")
@@ -98,12 +103,23 @@ class NpzColumn:
         raise TypeError("rows of an .npz file are read in order only")
 
 
+@contextlib.contextmanager
+def _opened(path: str, name: str) -> Iterator[Any]:
+    with contextlib.ExitStack() as stack:
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            member = stack.enter_context(archive.open(f"{name}.npy"))
+        except (*_NO_ARCHIVE, OSError) as error:
+            raise CorruptFileError(f"{path}: array {name!r} is damaged: {error}") from None
+        yield member
+
+
 def _read_header(path: str, name: str, member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         version = np.lib.format.read_magic(member)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(member)
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, zlib.error) as error:
         raise CorruptFileError(f"{path}: array {name!r} is damaged: {error}") from None
     except (ValueError, EOFError, OSError, SyntaxError, tokenize.TokenError, struct.error) as error:
         raise CorruptFileError(f"{path}: array {name!r} has no header of NumPy's: {error}") from None
@@ -123,7 +139,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NpzColumn], dict[str, 
     try:
         with zipfile.ZipFile(name) as archive:
             members = [one.removesuffix(".npy") for one in archive.namelist() if one.endswith(".npy")]
-    except (zipfile.BadZipFile, EOFError) as error:
+    except _NO_ARCHIVE as error:
         raise CorruptFileError(f"{name}: no .npz file, or cut short: {error}") from None
     columns = {member: NpzColumn(name, member) for member in members}
     texts = {}

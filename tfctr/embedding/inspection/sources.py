@@ -326,7 +326,7 @@ def read_description(text: str, where: str) -> dict[str, Any]:
     """
     try:
         told = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         told = None
     number = told.get("format") if isinstance(told, dict) else None
     if not isinstance(number, int | float) or number < 1:
