@@ -162,6 +162,20 @@ def test_lookups_that_share_their_keys(tables):
         same_bits(got[:, 16 * k : 16 * k + 16], tables.bench.run(spec, {"ids": keys}))
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_dropped_key_stays_dropped_where_the_overlay_has_its_row(tables, packed):
+    table = tables.tables[16, "float32", True]
+    dropped = [key for key in CHANGED + ADDED if key < 0]
+    keys = np.array([*dropped, 15, 2**50, *dropped], np.int64)
+    spec = LookupSpec(
+        name="f", table=table.index, table_rows=0, table_width=16, table_dtype="float32", ids="ids", form="ragged",
+        rows="rows", combiner="sum", steps=(Step("prune_negative"), FIND), empty="zeros",
+    )  # fmt: skip
+    splits = np.array([0, len(dropped) + 2, len(keys)], np.int32)
+    got = tables.bench.run(spec, {"ids": keys, "rows": splits}, packed=packed)
+    np.testing.assert_array_equal(got, [table.rows[15] + table.rows[2**50], np.zeros(16, np.float32)])
+
+
 def test_strings_are_keys_by_their_fingerprint(tables, tmp_path):
     from tfctr.embedding.keys import fingerprint
 
