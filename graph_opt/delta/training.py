@@ -121,7 +121,14 @@ class _Names:
         if not self._needed:
             return ""
         if self._root is not None:
-            return f"{self._root}/" if self._root else ""
+            prefix = f"{self._root}/" if self._root else ""
+            if not any(key.startswith(prefix) for key in self._entries):
+                there = sorted({key.partition("/")[0] for key in self._entries if "/" in key})
+                raise UsageError(
+                    f"{self._checkpoint.prefix}: has nothing under the name {self._root!r} (--root); it has "
+                    f"{', '.join(map(repr, there[:_SHOWN]))}{', ...' if len(there) > _SHOWN else ''}"
+                )
+            return prefix
         first = next(iter(self._needed))
         found = {key.removesuffix(first) for key in self._entries if key == first or key.endswith(f"/{first}")}
         fitting = sorted(p for p in found if all(p + name in self._entries for name in self._needed))

@@ -80,6 +80,8 @@ def test_two_models_in_one_checkpoint_are_ambiguous(base: Base, tmp_path: Path) 
     prefix = tf.train.Checkpoint(ranker=model, shadow=shadow).write(str(tmp_path / "ckpt"))
     with pytest.raises(UsageError, match=r"may be any of 'ranker', 'shadow'; give the name of the one \(--root\)"):
         tfctr.make_delta(base[1], prefix, tmp_path / "delta")
+    with pytest.raises(UsageError, match=r"has nothing under the name 'rank' \(--root\); it has .*'ranker', 'shadow'"):
+        tfctr.make_delta(base[1], prefix, tmp_path / "delta", root="rank")
     assert tfctr.make_delta(base[1], prefix, tmp_path / "d1", root="shadow").empty
     assert tfctr.make_delta(base[1], prefix, tmp_path / "d2", root="ranker").rows
 
