@@ -38,7 +38,7 @@ def test_deltas_in_memory_are_those_on_disk(base, session, tmp_path):
     for number, delta in enumerate(base.deltas, 1):
         report = session.apply_deltas(delta)
         assert report.version.sequence == session.version.sequence == number
-        assert not report.dense
+        assert not report.dense and not report.reloaded
         check(session, base.expected[number])
     assert session._loaded.model is model  # rows only: the tables were swapped, nothing was loaded
     on_disk = tfctr.apply_delta(base.bundle, base.deltas, tmp_path / "v3")
@@ -170,7 +170,7 @@ def test_a_new_graph_swaps_under_load(base, tmp_path):
         stop.set()
         thread.join()
         assert wrong == []
-        assert report.dense
+        assert report.dense and "another graph" in report.reloaded
         assert session._loaded.model is not old
         check(session, base.expected[0].after(changes))
         shutil.rmtree(tmp_path / "delta")
@@ -251,7 +251,8 @@ def test_a_bundle_without_the_node_loads_anew(base, tmp_path):
     changes = models.random_changes(40, base.expected[0])
     models.write_delta(tmp_path / "delta", bundle, models.version(bundle), changes)
     with tfctr.ServingSession(bundle) as session:
-        session.apply_deltas(tmp_path / "delta")
+        report = session.apply_deltas(tmp_path / "delta")
+        assert report.reloaded == "its graph, of an earlier tfctr, has no node that takes overlays"
         check(session, base.expected[0].after(changes))
 
 

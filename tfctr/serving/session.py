@@ -150,7 +150,7 @@ class ServingSession:
         its last request is done. Where something fails, the session serves on as it did.
 
         Returns:
-          What changed: ``version``, ``tables``, ``dense``, ``elapsed_ms``, ``advice``.
+          What changed: ``version``, ``tables``, ``dense``, ``reloaded``, ``elapsed_ms``, ``advice``.
 
         Raises:
           UsageError: a delta of another model or base, a gap, the wrong order, the same delta twice; this is no bundle,
@@ -166,7 +166,10 @@ class ServingSession:
             if live is None:
                 raise UsageError(f"{self._path}: is a plain SavedModel; deltas belong to bundles (tfctr convert)")
             made = live_version.following(live, [Path(one) for one in paths])
-            if made.reload or not live_version.swap(loaded.model, live, made.live):
+            reloaded = "the deltas have another graph or whole files" if made.reload else ""
+            if not reloaded and not live_version.swap(loaded.model, live, made.live):
+                reloaded = "its graph, of an earlier tfctr, has no node that takes overlays"
+            if reloaded:
                 self._replace(loaded, made.live)
             self._live = made.live
         return VersionReport(
@@ -174,6 +177,7 @@ class ServingSession:
             version=made.live.version,
             tables=made.tables,
             dense=made.dense,
+            reloaded=reloaded,
             elapsed_ms=round((time.perf_counter() - start) * 1000, 1),
             advice=advice(made.tables, "the version that tfctr apply-delta makes of them,"),
         )

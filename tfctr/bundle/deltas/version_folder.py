@@ -33,8 +33,9 @@ class VersionReport:
     """What was written. path: the new folder. version: see ``identity.Version``. tables: {index, kind, name, rows,
     removed: of these deltas, overlay_rows, overlay_removed, table_rows, share} of those that have an overlay. files:
     names of those replaced as a whole. dense: whether the graph with its dense weights was replaced. links: {linked,
-    linked_bytes, copied, copied_bytes, reason}. written_bytes: of all that is neither linked nor copied. advice: what
-    should be done next, "" for nothing.
+    linked_bytes, copied, copied_bytes, reason}. written_bytes: of all that is neither linked nor copied. reloaded: why
+    a session loaded its model again, "" where only tables were swapped. advice: what should be done next, "" for
+    nothing.
     """
 
     path: Path
@@ -44,6 +45,7 @@ class VersionReport:
     dense: bool = False
     links: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written_bytes: int = 0
+    reloaded: str = ""
     elapsed_ms: float = 0.0
     advice: str = ""
 
