@@ -1,23 +1,15 @@
 #include "tfctr/core/storage/hash_file.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
+
+#include "tfctr/core/storage/metadata_fields.h"
 
 namespace tfctr {
 namespace {
 
 constexpr int64_t kRowAlign = 16;
 constexpr uint64_t kLineBytes = sizeof(HashLine);
-
-template <typename Int>
-bool ParseInt(const Metadata& metadata, const char* key, Int* out, int base = 10) {
-  const auto it = metadata.find(key);
-  if (it == metadata.end()) return false;
-  const char* end = it->second.data() + it->second.size();
-  const auto [next, error] = std::from_chars(it->second.data(), end, *out, base);
-  return error == std::errc() && next == end;
-}
 
 // What a line says of itself is possible.
 bool PlausibleLine(const HashLine& line, int64_t size) {
@@ -73,10 +65,10 @@ Result<std::shared_ptr<const HashFile>> HashFile::FromContainer(std::unique_ptr<
   std::shared_ptr<HashFile> file(new HashFile());
   HashIndex& index = file->index_;
   uint64_t index_offset = 0;
-  if (name == metadata.end() || storage == metadata.end() || !ParseInt(metadata, "dim", &file->dim_) ||
-      !ParseInt(metadata, "row_bytes", &file->row_bytes_) || !ParseInt(metadata, "rows", &index.missing) ||
-      !ParseInt(metadata, "homes", &index.homes) || !ParseInt(metadata, "lines", &index.line_count) ||
-      !ParseInt(metadata, "salt", &index.salt, 16) || !ParseInt(metadata, "index_offset", &index_offset)) {
+  if (name == metadata.end() || storage == metadata.end() || !ParseField(metadata, "dim", &file->dim_) ||
+      !ParseField(metadata, "row_bytes", &file->row_bytes_) || !ParseField(metadata, "rows", &index.missing) ||
+      !ParseField(metadata, "homes", &index.homes) || !ParseField(metadata, "lines", &index.line_count) ||
+      !ParseField(metadata, "salt", &index.salt, 16) || !ParseField(metadata, "index_offset", &index_offset)) {
     return Status::Corrupt("'" + path + "': the metadata does not describe a hash table");
   }
   file->name_ = name->second;
