@@ -293,10 +293,10 @@ def _export(args: argparse.Namespace) -> int:
 
     source = _open(args.path)
     out = Path(args.out)
-    names = args.table or list(source.tables)
+    variables = [name for name in args.table or () if name in source.variables and name not in source.tables]
+    names = [name if name in variables else source.table(name).name for name in args.table or source.tables]
     if not names:
         raise UsageError(f"{source.path}: {source.names()}; --table takes the name of a plain variable too")
-    variables = [name for name in names if name in source.variables and name not in source.tables]
     tables = [source.table(name) for name in names if name not in variables]
     ending = exporting.format_of(out)
     fmt = args.format or ending or "npz"

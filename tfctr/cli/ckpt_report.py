@@ -24,11 +24,23 @@ def print_source(source: Source) -> None:
     console.print(f"{source.kind} {source.path}", markup=False, soft_wrap=True)
     if source.tables:
         numbers = ("rows", "dim", "stored")
+        own = ["variable"] if any(table.own_name for table in source.tables.values()) else []
         shown = common.table(
-            "Embedding tables", "table", "rows", "dim", "keys", "stored", "slots", "kept per row", "step", right=numbers
+            "Embedding tables",
+            "table",
+            *own,
+            "rows",
+            "dim",
+            "keys",
+            "stored",
+            "slots",
+            "kept per row",
+            "step",
+            right=numbers,
         )
         for table in source.tables.values():
-            shown.add_row(*(plain(cell) for cell in _table_cells(table)))
+            name, *cells = map(plain, _table_cells(table))
+            shown.add_row(name, *([plain(table.own_name)] if own else []), *cells)
         console.print(shown)
     if source.variables:
         shown = common.table("Other variables", "variable", "dtype", "shape", "size", right=("size",))
@@ -60,7 +72,8 @@ def print_report(report: Report) -> None:
     console = common.results()
     table, told = report.table, report.statistics
     console.print()
-    console.print(f"[bold]{plain(table.name)}[/]: {table.rows:,} rows x {table.dim}", highlight=False)
+    own = f" ({plain(table.own_name)})" if table.own_name else ""
+    console.print(f"[bold]{plain(table.name)}[/]{own}: {table.rows:,} rows x {table.dim}", highlight=False)
     _print_facts(console, report)
     if told.frequency is not None:
         _print_bars(console, "How often keys came (frequency)", "occurrences", told.frequency.bars(), Bar.words)

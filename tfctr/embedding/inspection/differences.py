@@ -105,8 +105,12 @@ def compare(
       CorruptFileError: a checksum is wrong.
     """
     a, b = _named_alike(a, b), _named_alike(b, a)
-    if table is not None and table not in a.tables and table not in b.tables:
-        a.table(table)
+    a, b, renamed = _by_own_names(a, b)
+    if table is not None:
+        table = renamed.get(table, table)
+        if table not in a.tables and table not in b.tables:
+            own = any(one.own_name == table for one in b.tables.values())
+            table = (b if own else a).table(table).name
     names = [table] if table is not None else sorted({*a.tables, *b.tables})
     mixed = any(side.kind in _FROZEN for side in (a, b)) and not all(side.kind in _FROZEN for side in (a, b))
     remarks = []
@@ -140,6 +144,29 @@ def _named_alike(frozen: Source, other: Source) -> Source:
     }
     tables = {names[name]: dataclasses.replace(table, name=names[name]) for name, table in frozen.tables.items()}
     return dataclasses.replace(frozen, tables=tables)
+
+
+def _by_own_names(a: Source, b: Source) -> tuple[Source, Source, dict[str, str]]:
+    """Tables that only one side has, under the name that the variable has itself, where that is another side's too:
+    Keras' tensors are called otherwise in a checkpoint than in a SavedModel. The names that went, with the new ones.
+    """
+    sides = ((a, b), (b, a))
+    alone = [{n: t.own_name or n for n, t in side.tables.items() if n not in other.tables} for side, other in sides]
+    own = [list(names.values()) for names in alone]
+    taken = {name for side in (a, b) for name in side.tables} - alone[0].keys() - alone[1].keys()
+    shared = {name for name in own[0] if own[0].count(name) == own[1].count(name) == 1} - taken
+    renamed = {name: to for names in alone for name, to in names.items() if to in shared and to != name}
+
+    def called(side: Source) -> Source:
+        tables = {renamed.get(name, name): table for name, table in side.tables.items()}
+        variables = {}  # a table's own step variable goes with it
+        for name, column in side.variables.items():
+            folder, slash, last = name.rpartition("/")
+            variables[renamed.get(folder, folder) + slash + last] = column
+        tables = {name: dataclasses.replace(table, name=name) for name, table in tables.items()}
+        return dataclasses.replace(side, tables=tables, variables=variables)
+
+    return (called(a), called(b), renamed) if renamed else (a, b, {})
 
 
 def _only(name: str, a: Source, b: Source) -> TableDifference:
@@ -339,7 +366,7 @@ def total_bytes(sources: Sequence[Source], table: str | None) -> int:
     for source in sources:
         if table is None:
             total += sum(column.bytes for column in source.variables.values())
-        total += sum(one.bytes for name, one in source.tables.items() if table in (None, name))
+        total += sum(one.bytes for name, one in source.tables.items() if table in (None, name, one.own_name))
     return total
 
 

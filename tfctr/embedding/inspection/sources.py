@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,14 @@ class Table:
         return rows_of(self.columns["keys"])
 
     @property
+    def own_name(self) -> str:
+        """What the program that made the table calls it, where its tensors are called otherwise: Keras' are
+        "_misc_assets/0" or "model/_operations/5/table". Else "".
+        """
+        own = str((self.config or {}).get("name") or "")
+        return "" if f"/{self.name}".endswith(f"/{own}") else own
+
+    @property
     def slots(self) -> list[str]:
         """Names of the optimizer's slots."""
         return [name.removeprefix("slots/") for name in self.columns if name.startswith("slots/")]
@@ -108,8 +116,13 @@ class Source:
     note: str = ""
 
     def table(self, name: str) -> Table:
-        """The table of this name. UsageError, with the names that there are, where there is none."""
+        """The table of this name, else the only one whose ``own_name`` it is. UsageError, with the names that there
+        are, where there is none.
+        """
         if name not in self.tables:
+            own = [table for table in self.tables.values() if table.own_name == name]
+            if len(own) == 1 and name not in self.variables:
+                return own[0]
             if name in self.variables:
                 raise UsageError(f"{self.path}: {name!r} is no embedding table but a plain variable")
             raise UsageError(f"{self.path}: no table {name!r}; {self.names()}")
@@ -117,13 +130,19 @@ class Source:
 
     def names(self) -> str:
         """The tables' names for a message."""
-        return f"it has {_listed(self.tables)}" if self.tables else "it has no embedding tables"
+        called = [
+            f"{name!r} ({table.own_name})" if table.own_name else repr(name) for name, table in self.tables.items()
+        ]
+        return f"it has {_some(called)}" if called else "it has no embedding tables"
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown = list(names)
-    more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
-    return ", ".join(repr(name) for name in shown[:_NAMED]) + more
+    return _some([repr(name) for name in names])
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def open_source(path: str | os.PathLike[str]) -> Source:
