@@ -22,7 +22,7 @@ from graph_opt.placement.sides import JOINS
 from graph_opt.recognise.facts import Facts
 from graph_opt.split.builder import Builder
 from graph_opt.store_files import constant_node
-from graph_opt.view import GraphView, canonical, node_of
+from graph_opt.view import GraphView, canonical, node_of, short
 
 # Attributes that say where a node runs, or what grappler once knew of it.
 _PLACES = ("_class", "_output_shapes", "_xla_compile_id", "_tfctr_rule", "_grappler_do_not_remove")
@@ -75,7 +75,8 @@ class TowerGraph:
             self._view.add(constant_node(node.name, self._table(node)))
             return
         made = node_def_pb2.NodeDef(name=node.name, op=node.op)
-        made.input.extend(self.tensors.get(t, t) for t in self._facts.view.inputs(node))
+        # "x", not "x:0": grappler, which tf2onnx runs, makes control inputs of edges that it drops: "^x:0" is none.
+        made.input.extend(short(self.tensors.get(t, t)) for t in self._facts.view.inputs(node))
         for key, value in node.attr.items():
             if key not in _PLACES:
                 made.attr[key].CopyFrom(value)

@@ -62,6 +62,7 @@ class _Finder:
         while (problem := self._problem(against)) is not None:
             self._drop(*problem)
         self._trim(against)
+        self._leave_checks()
         if not any(self._is_product(name) for name in self.inside):
             raise CannotExport(f"nothing to gain: no matrix product can leave TensorFlow ({self._why()})")
         nodes = tuple(name for name in self.order if name in self.inside)
@@ -122,6 +123,22 @@ class _Finder:
                 self.inside.discard(name)
                 if self._problem(against) is not None:  # what reads it can't have it as an input
                     self.inside.add(name)
+
+    def _leave_checks(self) -> None:
+        """Whole numbers and masks that are made of such alone, and of which neither floating-point numbers nor outputs
+        come, stay outside: the sizes that a ``tf.debugging.assert_equal`` compares have no rows.
+        """
+        wanted: set[str] = set()  # with what they read
+        for name in reversed(self.order):
+            if name in self.inside and (name in wanted or self._deals_in_numbers(name)):
+                wanted |= {name, *(node_of(t) for t in self.view.inputs(name))}
+        self.inside &= wanted
+
+    def _deals_in_numbers(self, name: str) -> bool:
+        """Whether it reads or gives floating-point numbers, or gives an output of the model."""
+        given = [f"{name}:{port}" for port in range(len(self.facts.tensor(f"{name}:0").op.outputs))]
+        tensors = [*given, *self.view.inputs(name)]
+        return any(t in self.fetches for t in given) or any(self.facts.dtype(t).is_floating for t in tensors)
 
     def _way_back(self) -> tuple[str, str] | None:
         """A node outside between nodes inside: what it is and whose inputs it needs."""
