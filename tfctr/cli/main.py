@@ -30,7 +30,7 @@ exit codes:
   0  ok
   1  internal error (please report it; --debug shows where)
   2  usage error or bad input: a path, tag, signature, feature or file that does not fit
-  3  the outputs of two models differ (verify), or a difference was found (bisect)
+  3  the outputs of two models differ (verify), or a difference was found (bisect, ckpt diff)
   4  strict refusal: --strict or --require-fused asked for what did not hold; nothing was written
   5  a bundle can't be refreshed (refresh, delta): the model's structure changed; nothing was written, convert it anew
 """
