@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, console: rich.console.Console) -> dict[str, An
     rows_before = {name: int(table.size()) for name, table in found.items()}
     tfctr.keras.export(model, out / "saved" / "1")
     tell("train", f"on the first {first:,} rows; {sum(rows_before.values()):,} rows in {len(found)} tables")
-    # The tower stays in TensorFlow: "auto" measures, and might choose otherwise in the conversion that is compared below.
+    # The tower stays in TensorFlow: "auto" measures, and might choose otherwise in the one compared below.
     tfctr.convert(out / "saved" / "1", out / "bundles" / "1", dense="tensorflow")
     scores = {"1": deepfm_ev.predict(model, data.test)}
     tell("convert", f"bundle of {megabytes(out / 'bundles' / '1'):.1f} MB; tables are files, mapped by whoever serves")
