@@ -144,7 +144,7 @@ def test_page_of_strange_names(tmp_path, capsys):
     holder = tf.train.Checkpoint(**{"<b>&[red]": table})
     told(capsys, holder.write(str(tmp_path / "c")), "--html", tmp_path / "page.html", "--table", "<b>&[red]")
     assert "&lt;b&gt;&amp;[red]" in (tmp_path / "page.html").read_text()
-    assert "\n<b>&[red]: 3 rows" in told(capsys, tmp_path / "c", "--table", "<b>&[red]")
+    assert "\n<b>&[red] (users): 3 rows" in told(capsys, tmp_path / "c", "--table", "<b>&[red]")
 
 
 def test_what_a_path_may_be(prefix, tmp_path, capsys):
