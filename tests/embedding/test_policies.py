@@ -40,8 +40,9 @@ def test_a_capacity_policy_holds_max_bytes() -> None:
 
 
 def test_without_a_capacity_policy_max_bytes_is_an_error_and_counts_stay() -> None:
-    limit = table().bytes() + 100_000
-    variable = table(max_bytes=limit, name="bounded", admission=tfctr.CounterAdmission(2))
+    admission = tfctr.CounterAdmission(2)
+    limit = table(admission=admission).bytes() + 100_000
+    variable = table(max_bytes=limit, name="bounded", admission=admission)
     variable.lookup([-1, -1], training=True)
     many = np.repeat(np.arange(4000), 2)
     with pytest.raises(tf.errors.ResourceExhaustedError, match=f"(?s)bounded.*bytes.*max_bytes = {limit}"):
