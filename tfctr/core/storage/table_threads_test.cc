@@ -65,7 +65,8 @@ class Storm {
     std::mt19937_64 random(static_cast<uint64_t>(id));
     std::vector<float*> rows(kBatch);
     std::vector<float> out(kBatch * kDim);
-    for (int round = 0; round < rounds; ++round) {
+    // Not before the others had their turn: on a busy machine all rounds may fit into one slice of time.
+    for (int round = 0; round < rounds || erased_ == 0 || snapshots_ == 0; ++round) {
       const std::vector<int64_t> keys = Draw(&random, keys_);
       const Now now{round, round};
       {
