@@ -1,4 +1,4 @@
-# Every tfctr/core/*/*_test.cc becomes one executable over the TensorFlow-free sources (storage/, lookup/, engines/, and
+# Every tfctr/core/*/*_test.cc becomes one executable over the TensorFlow-free sources (storage/, lookup/, engines/, wire/, serving/, and
 # what of openvino/ needs no OpenVINO), run by ctest. Included by CMakeLists.txt when TFCTR_NATIVE_TESTS is on;
 # `make check-native` does it under ASan and UBSan, and under TSan for the tests that start threads.
 find_package(Threads REQUIRED)
@@ -8,7 +8,7 @@ if(TFCTR_SANITIZE)
   add_link_options(-fsanitize=${TFCTR_SANITIZE})
 endif()
 
-list(APPEND plain_sources ${core}/openvino/options.cc ${core}/openvino/compiled_blob.cc)
+list(APPEND plain_sources ${service_sources} ${core}/openvino/options.cc ${core}/openvino/compiled_blob.cc)
 if(plain_sources)
   add_library(tfctr_plain STATIC ${plain_sources})
   target_include_directories(tfctr_plain PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})

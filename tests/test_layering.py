@@ -21,7 +21,8 @@ RANKS = {
     "tfctr.keras": 2,
     "tfctr.data": 2,
     "tfctr.serving": 3,
-    "tfctr.cli": 4,
+    "tfctr.loadtest": 4,
+    "tfctr.cli": 5,
 }
 OFFLINE = ("graph_opt", "export")
 GRAPH_OPT_MAY = {"tfctr.core", "tfctr.bundle", "tfctr.errors", "tfctr.version", "tfctr.profiling"}
@@ -35,11 +36,14 @@ CPP_MAY = {
     "engines": {"engines", "storage"},
     "embedding": {"embedding", "lookup", "storage"},
     "openvino": {"openvino", "engines", "storage"},
+    "profiling": {"profiling"},
+    "wire": {"wire"},
+    "serving": {"serving", "profiling"},
     "ops": {"ops", "embedding", "lookup", "engines", "storage"},
-    "kernels": {"kernels", "embedding", "lookup", "engines", "storage"},
-    "runtime": {"runtime", "kernels", "embedding", "lookup", "engines", "storage"},
+    "kernels": {"kernels", "embedding", "lookup", "engines", "profiling", "storage"},
+    "runtime": {"runtime", "kernels", "embedding", "lookup", "engines", "profiling", "serving", "storage", "wire"},
 }
-TENSORFLOW_FREE = {"storage", "lookup", "engines", "embedding", "openvino"}
+TENSORFLOW_FREE = {"storage", "lookup", "engines", "embedding", "openvino", "profiling", "wire", "serving"}
 
 
 def imports(source: str, module: str, is_package: bool = False) -> Iterator[tuple[int, str]]:
