@@ -1,18 +1,19 @@
 """What both protocol fronts get: the models, the limits, who may do what, and where an answer is recorded.
 
 A front (gRPC, HTTP, admin) is built from one :class:`ServerContext` and holds nothing else of the server. It calls
-``ctx.manager.acquire(...)`` for a model, enforces ``ctx.limits``, asks ``ctx.tokens`` who may call what, and calls
+``ctx.manager.acquire(...)`` for a model, enforces ``ctx.limits``, asks ``ctx.auth`` who may call what, and calls
 ``ctx.answered(...)`` once for every request, after its reply is known.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hmac
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tfctr.serving.server.auth import Auth
+from tfctr.serving.server.limits import Limits
 from tfctr.version import __version__
 
 if TYPE_CHECKING:
@@ -27,57 +28,6 @@ REQUEST_ID = "x-request-id"
 """Metadata key and HTTP header: taken from the request (or made), given back, and written to the log."""
 DEADLINE_MS = "x-tfctr-deadline-ms"
 TIMING = "x-tfctr-timing"
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What one request, and all of them together, may take. What is over a limit is refused by name."""
-
-    max_body_bytes: int = 64 << 20
-    """Bytes of a request as it comes over the wire (gRPC message, HTTP body): RESOURCE_EXHAUSTED, HTTP 413."""
-    max_unpacked_bytes: int = 256 << 20
-    """Bytes of a gzip body once unpacked; unpacking stops there."""
-    max_rows: int = 100_000
-    """Rows of one request."""
-    max_json_depth: int = 64
-    """Nested lists and objects of a JSON body."""
-    max_concurrent_requests: int = 512
-    """Requests inside one front at once; the next one is RESOURCE_EXHAUSTED, HTTP 429."""
-    grpc_threads: int = 64
-    """Threads that answer gRPC requests; each waits without the GIL while its request is queued or runs."""
-    http_threads: int = 64
-    """Threads that answer HTTP requests."""
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Tokens:
-    """Bearer tokens. Without serving tokens anyone who reaches a port may predict; without admin tokens only the admin
-    port changes models (it is on loopback), and does so without asking.
-    """
-
-    serving: tuple[str, ...] = ()
-    admin: tuple[str, ...] = ()
-
-    def may_serve(self, authorization: str | None) -> bool:
-        """Whether the ``authorization`` header or metadata ("Bearer ...") allows requests to models."""
-        return not self.serving or _is_one_of(authorization, self.serving + self.admin)
-
-    def may_admin(self, authorization: str | None, *, admin_port: bool) -> bool:
-        """Whether it allows load, unload, reload, rollback and labels, on the admin port or on a public one."""
-        if not self.admin:
-            return admin_port
-        return _is_one_of(authorization, self.admin)
-
-    def __repr__(self) -> str:  # tokens stay out of logs
-        return f"Tokens(serving: {len(self.serving)}, admin: {len(self.admin)})"
-
-
-def _is_one_of(authorization: str | None, tokens: tuple[str, ...]) -> bool:
-    scheme, _, given = (authorization or "").partition(" ")
-    if scheme.lower() != "bearer":
-        return False
-    # All are compared, each in constant time: the time taken says nothing about a token.
-    return sum(hmac.compare_digest(given.strip().encode(), one.encode()) for one in tokens) > 0
 
 
 class ServerState:
@@ -103,12 +53,14 @@ class ServerContext:
     metrics: Metrics
     """``render() -> (content type, bytes)`` is the body of /metrics."""
     log: RequestLog
-    limits: Limits = Limits()
-    tokens: Tokens = Tokens()
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    auth: Auth = dataclasses.field(default_factory=Auth)
     default_deadline_ms: float | None = None
     """Of requests that bring no deadline of their own; also the most that any request gets."""
-    admin_url: str = ""
-    """Where models are changed, for the text of PERMISSION_DENIED; empty: there is no admin port."""
+    grpc_threads: int = 64
+    """Threads that answer gRPC requests; each waits without the GIL while its request is queued or runs."""
+    http_threads: int = 64
+    """Threads that answer HTTP requests."""
     name: str = SERVER_NAME
     version: str = __version__
     state: ServerState = dataclasses.field(default_factory=ServerState)
