@@ -283,7 +283,7 @@ def _check(config: ServerConfig, where: str) -> None:
     """What a schema can't say."""
     names: dict[str, Path] = {}
     for model in config.models:
-        config_check.check_name(model.name, model.path)
+        config_check.check_name(model.name, f"{where}: {model.path}")
         if model.name in names:
             raise UsageError(f"{where}: model {model.name!r} is there twice: {names[model.name]} and {model.path}")
         names[model.name] = model.path

@@ -90,11 +90,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(names) or 'none'}"
 
 
-def check_name(name: str, path: Path) -> None:
+def check_name(name: str, where: str) -> None:
     """Whether ``name`` can be a model's: the schema's rule, for names that come from folders and other files too."""
     rule = schema()["$defs"]["model"]["properties"]["name"]
     if not re.fullmatch(rule["pattern"], name, re.ASCII) or len(name) > rule["maxLength"]:
-        raise UsageError(f"{path}: {name!r} can't be the name of a model, expected {rule['pattern']}; give it another")
+        raise UsageError(f"{where}: {name!r} can't be the name of a model, expected {rule['pattern']}; give it another")
 
 
 def _words(error: Any) -> str:
