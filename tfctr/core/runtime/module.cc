@@ -3,6 +3,7 @@
 
 #include "tfctr/core/runtime/py_compaction.h"
 #include "tfctr/core/runtime/py_engines.h"
+#include "tfctr/core/runtime/py_json.h"
 #include "tfctr/core/runtime/py_lookup.h"
 #include "tfctr/core/runtime/py_overlays.h"
 #include "tfctr/core/runtime/py_runtime.h"
@@ -15,5 +16,6 @@ PYBIND11_MODULE(_native, module) {
   tfctr::BindOverlays(module);
   tfctr::BindRuntime(module);
   tfctr::BindLookup(module);
+  tfctr::BindJson(module);
   tfctr::BindEngines(module);
 }
