@@ -1,0 +1,81 @@
+"""What a request asks for beside its inputs: signature, version or label, KServe's parameters. For gRPC and HTTP alike,
+so that both mean the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from tfctr.errors import InputError
+
+DEFAULT_SIGNATURE = "serving_default"
+
+SIGNATURE_PARAMETER = "signature_name"
+"""KServe has no signatures: this parameter of a request chooses one; without it the default signature answers, or the
+only one."""
+
+NORMAL_PRIORITY = 2
+"""The priority of KServe requests that give none, or 0. As in Triton, 1 is served first and larger numbers later."""
+
+_MOST_MICROSECONDS = 1 << 53
+
+
+def signature_of(model: str, served: Any, name: str) -> Any:
+    """The handle of a signature. InputError: there is none of this name; tells those there are."""
+    handle = served.signatures.get(name)
+    if handle is not None:
+        return handle
+    names = sorted(served.signatures)
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise InputError(f"model {model!r}: no signature {name!r}; there is: {', '.join(names) or 'none'}{hint}")
+
+
+def version_choice(model: str, text: str) -> tuple[int | None, str | None]:
+    """KServe's version, a string: (version, label); "" is neither. InputError: a number out of range."""
+    if not text:
+        return None, None
+    if not (text.isascii() and text.isdigit()):
+        return None, text
+    number = int(text)
+    if number >= 1 << 63:
+        raise InputError(f"model {model!r}: version {text} is out of range")
+    return number, None
+
+
+def kserve_signature(model: str, served: Any, parameters: Mapping[str, Any]) -> tuple[str, Any]:
+    """(name, handle) of the signature that a KServe request asks for. InputError: there is none of this name."""
+    wanted = parameters.get(SIGNATURE_PARAMETER)
+    if wanted is None:
+        handle = served.signatures.get(DEFAULT_SIGNATURE)
+        if handle is not None:
+            return DEFAULT_SIGNATURE, handle
+        if len(served.signatures) == 1:
+            return next(iter(served.signatures.items()))  # type: ignore[no-any-return]
+        wanted = DEFAULT_SIGNATURE
+    elif not isinstance(wanted, str):
+        raise InputError(f"parameters: {SIGNATURE_PARAMETER!r}: expected a string, got {wanted!r}")
+    return wanted, signature_of(model, served, wanted)
+
+
+def kserve_scheduling(parameters: Mapping[str, Any]) -> tuple[int, int]:
+    """(priority as the dispatcher has it: higher first, 0 normal; timeout in microseconds, 0: none).
+
+    InputError: one of them is no whole number, or negative; a sequence was asked for, which no model here has.
+    """
+    if not parameters:
+        return 0, 0
+    priority = _whole(parameters, "priority")
+    timeout = _whole(parameters, "timeout")
+    if parameters.get("sequence_id"):
+        raise InputError("parameters: 'sequence_id': this server has no models that keep state between requests")
+    return (NORMAL_PRIORITY - min(priority, 1 << 20)) if priority else 0, min(timeout, _MOST_MICROSECONDS)
+
+
+def _whole(parameters: Mapping[str, Any], name: str) -> int:
+    value = parameters.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InputError(f"parameters: {name!r}: expected a whole number of 0 or more, got {value!r}")
+    return value
