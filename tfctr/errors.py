@@ -58,6 +58,36 @@ class ConvertAnewError(TfctrError):
     exit_code = 5
 
 
+class NotFoundError(TfctrError):
+    """A model, version, label or signature that is asked for by name and is not there; names what is."""
+
+    exit_code = 2
+
+
+class _GivenUp(TfctrError):
+    """stage: where a request was when it failed: parse, pack, queue, batch, run, reply; "" before any."""
+
+    def __init__(self, message: str, stage: str = "") -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+class DeadlineError(_GivenUp):
+    """The request's time was over; ``stage`` says where it was given up. It was not started after its deadline."""
+
+
+class OverloadedError(_GivenUp):
+    """A queue or another limit is full: the same request may succeed later."""
+
+
+class UnavailableError(_GivenUp):
+    """What would answer is not there (yet, or any more): still loading, draining, closed."""
+
+
+class CancelledError(_GivenUp):
+    """Whoever asked gave the request up."""
+
+
 class InternalError(TfctrError):
     """A broken promise inside tfctr itself; please report it."""
 
