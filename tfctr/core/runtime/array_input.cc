@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tfctr/core/runtime/number_cast.h"
 #include "tfctr/core/runtime/numbers.h"
 #include "tfctr/core/runtime/part_value.h"
 
@@ -61,32 +62,9 @@ std::string Describe(const py::array& array) {
 void CastArray(const Part& part, const py::array& array, tensorflow::DataType source, PartValue* out) {
   const int64_t count = array.size();
   std::vector<char> bytes(static_cast<size_t>(count) * part.element_bytes);
-  const void* from = array.data();
-  constexpr int64_t kRefused = -2, kFine = -1;
-  const int64_t bad = WithNumberType(
-      part.dtype,
-      [&](auto to_type) {
-        using D = decltype(to_type);
-        return WithNumberType(
-            source,
-            [&](auto from_type) -> int64_t {
-              using S = decltype(from_type);
-              if constexpr (kCastAllowed<S, D>) {
-                const S* in = static_cast<const S*>(from);
-                D* to = reinterpret_cast<D*>(bytes.data());
-                for (int64_t i = 0; i < count; ++i) {
-                  if (!CastNumber<S, D>(in[i], to + i)) return i;
-                }
-                return kFine;
-              } else {
-                return count == 0 ? kFine : kRefused;
-              }
-            },
-            kRefused);
-      },
-      kRefused);
-  if (bad == kRefused) throw Mismatch(Describe(array));
-  if (bad != kFine) {
+  const int64_t bad = CastNumbers(source, static_cast<const char*>(array.data()), count, part.dtype, bytes.data());
+  if (bad == kCastRefused) throw Mismatch(Describe(array));
+  if (bad != kCastFine) {
     const py::object value = array.attr("flat")[py::int_(bad)];
     throw Mismatch(Describe(array) + " with the value " + py::str(value).cast<std::string>() + ", which does not fit");
   }

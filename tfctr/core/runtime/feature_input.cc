@@ -31,12 +31,8 @@ int ListDepth(py::handle value) {
   return depth;
 }
 
-// An array of `levels` + 1 or more dimensions: every row has the same length.
-void TakeRectangle(const Part& part, const py::array& array, int levels, PartValue* out, Rows* rows) {
-  Part whole = part;  // the same type, any shape: the array has the dimensions of the rows as well
-  whole.rank_known = false;
-  TakeArray(whole, array, out);
-  if (static_cast<int>(out->dims.size()) <= levels) throw Mismatch(DescribeValue(array));
+// A value of `levels` + 1 or more dimensions: every row has the same length.
+void CutRows(const Part& part, int levels, PartValue* out, Rows* rows) {
   rows->count = out->dims[0];
   int64_t outer = out->dims[0];
   for (int level = 0; level < levels; ++level) {
@@ -49,6 +45,14 @@ void TakeRectangle(const Part& part, const py::array& array, int levels, PartVal
   out->dims.erase(out->dims.begin(), out->dims.begin() + levels);
   out->dims[0] = outer;
   CheckShape(part, out);
+}
+
+void TakeRectangle(const Part& part, const py::array& array, int levels, PartValue* out, Rows* rows) {
+  Part whole = part;  // the same type, any shape: the array has the dimensions of the rows as well
+  whole.rank_known = false;
+  TakeArray(whole, array, out);
+  if (static_cast<int>(out->dims.size()) <= levels) throw Mismatch(DescribeValue(array));
+  CutRows(part, levels, out, rows);
 }
 
 void TakeRows(const Part& part, py::handle value, int levels, PartValue* out, Rows* rows) {
@@ -123,6 +127,14 @@ void WriteSparse(const SignaturePlan& plan, const Feature& feature, const Rows& 
   TakeIntegers(At(plan, feature.dense_shape), shape, {static_cast<int64_t>(rank)}, At(values, feature.dense_shape));
 }
 
+void WriteRagged(const SignaturePlan& plan, const Feature& feature, const Rows& rows, std::vector<PartValue>* values) {
+  for (size_t level = 0; level < feature.row_splits.size(); ++level) {
+    const int number = feature.row_splits[level];
+    const auto length = static_cast<int64_t>(rows.splits[level].size());
+    TakeIntegers(At(plan, number), rows.splits[level], {length}, At(values, number));
+  }
+}
+
 void TakeSparse(const SignaturePlan& plan, const Feature& feature, py::handle value, std::vector<PartValue>* values) {
   if (IsSparse(value)) {
     TakePart(At(plan, feature.indices), value.attr("indices"), At(values, feature.indices));
@@ -155,11 +167,27 @@ void TakeFeature(const SignaturePlan& plan, const Feature& feature, py::handle v
   } else {
     TakeRows(part, value, feature.levels, At(values, feature.values), &rows);
   }
-  for (size_t level = 0; level < feature.row_splits.size(); ++level) {
-    const int number = feature.row_splits[level];
-    const auto length = static_cast<int64_t>(rows.splits[level].size());
-    TakeIntegers(At(plan, number), rows.splits[level], {length}, At(values, number));
+  WriteRagged(plan, feature, rows, values);
+}
+
+void SplitRectangle(const SignaturePlan& plan, const Feature& feature, std::vector<PartValue>* values) {
+  const Part& part = At(plan, feature.values);
+  PartValue* const out = At(values, feature.values);
+  const std::vector<int64_t> dims(out->dims.begin(), out->dims.end());
+  const int levels = feature.levels >= 0 ? feature.levels : std::max(static_cast<int>(dims.size()), 2) - 1;
+  const auto refuse = [&] { throw Mismatch(NumpyTypeName(part.dtype) + " " + DescribeDims(dims)); };
+  if (static_cast<int>(dims.size()) <= levels) refuse();
+  int64_t rows_of_level = 1;  // rows without values are not in the bytes of the request: their number is a claim
+  for (int level = 0; level <= levels && out->elements == 0; ++level) {
+    constexpr int64_t kMaxEmptyRows = int64_t{1} << 20;
+    if (__builtin_mul_overflow(rows_of_level, dims[static_cast<size_t>(level)], &rows_of_level)) refuse();
+    if (rows_of_level > kMaxEmptyRows) refuse();
   }
+  Rows rows;
+  CutRows(part, levels, out, &rows);
+  if (feature.kind == Feature::Kind::kRagged) return WriteRagged(plan, feature, rows, values);
+  if (out->dims.size() != 1) refuse();
+  WriteSparse(plan, feature, rows, values);
 }
 
 void CheckFeature(const SignaturePlan& plan, const Feature& feature, const std::vector<PartValue>& values) {

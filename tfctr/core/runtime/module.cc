@@ -8,6 +8,7 @@
 #include "tfctr/core/runtime/py_overlays.h"
 #include "tfctr/core/runtime/py_runtime.h"
 #include "tfctr/core/runtime/py_storage.h"
+#include "tfctr/core/runtime/py_wire.h"
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "Native runtime of tfctr: storage, packing, execution.";
@@ -18,4 +19,5 @@ PYBIND11_MODULE(_native, module) {
   tfctr::BindLookup(module);
   tfctr::BindJson(module);
   tfctr::BindEngines(module);
+  tfctr::BindWire(module);
 }

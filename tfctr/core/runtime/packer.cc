@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "tensorflow/core/platform/tstring.h"
@@ -106,6 +107,11 @@ void WriteObjects(const PartValue& value, tensorflow::tstring* out) {
 
 void WriteStrings(const PartValue& value, tensorflow::tstring* out) {
   if (value.source == PartValue::Source::kObjects) return WriteObjects(value, out);
+  if (value.source == PartValue::Source::kViews) {
+    const auto* views = reinterpret_cast<const std::string_view*>(value.data);
+    for (int64_t i = 0; i < value.elements; ++i) Assign(views[i].data(), views[i].size(), out + i);
+    return;
+  }
   std::string utf8;
   for (int64_t i = 0; i < value.elements; ++i) {
     const char* item = value.data + i * value.item_bytes;
@@ -222,13 +228,17 @@ PackedRequest Pack(const SignaturePlan& plan, const py::dict& request) {
   const py::dict held = py::reinterpret_steal<py::dict>(PyDict_Copy(request.ptr()));
   RequestReader reader(plan);
   reader.Read(held);
-  UserRows rows(plan, &reader.values());
+  return PackValues(plan, &reader.values(), std::move(reader.absent()));
+}
+
+PackedRequest PackValues(const SignaturePlan& plan, std::vector<PartValue>* values, std::vector<int> absent) {
+  UserRows rows(plan, values);
   rows.Arrange();
   PackedRequest packed;
-  packed.absent = std::move(reader.absent());
+  packed.absent = std::move(absent);
   packed.split = rows.split();
   packed.repeated = rows.repeated();
-  Write(plan, packed.split ? *plan.split : plan.plain, &reader.values(), &packed);
+  Write(plan, packed.split ? *plan.split : plan.plain, values, &packed);
   return packed;
 }
 

@@ -1,8 +1,9 @@
 // From a Python request (dict of arrays, lists, sparse and ragged tensors) to the packed form (packed_layout.h).
 //
 // Three steps: look at every value (request_reader.h; converting only what is not already right), decide which form
-// runs (user_rows.h), then one allocation and one memcpy per input. Runs under the GIL; needs no lock and keeps no
-// state. Cost: about 0.1 us per array of the right dtype, plus the bytes.
+// runs (user_rows.h), then one allocation and one memcpy per input. Pack runs under the GIL; PackValues, the last two
+// steps, needs it for Python strings only. No lock, no state. Cost: about 0.1 us per array of the right dtype, plus the
+// bytes.
 #ifndef TFCTR_CORE_RUNTIME_PACKER_H_
 #define TFCTR_CORE_RUNTIME_PACKER_H_
 
@@ -30,9 +31,16 @@ struct PackedRequest {
 // is expected.
 PackedRequest Pack(const SignaturePlan& plan, const pybind11::dict& request);
 
+// The last two steps, for values that were read and checked (FinishValues), which it takes apart. Throws BadRequest.
+PackedRequest PackValues(const SignaturePlan& plan, std::vector<PartValue>* values, std::vector<int> absent);
+
 // Takes `value` as the whole feature: sets all its parts in `values` (indexed by part). Throws Mismatch.
 void TakeFeature(const SignaturePlan& plan, const Feature& feature, pybind11::handle value,
                  std::vector<PartValue>* values);
+
+// Where the feature's values hold an array of all its dimensions (every row has the same length): sets its other parts,
+// and leaves the values with their own dimensions. No Python. Throws Mismatch.
+void SplitRectangle(const SignaturePlan& plan, const Feature& feature, std::vector<PartValue>* values);
 
 // Checks that the parts of a feature agree with each other (as many indices as values ...). Throws Mismatch.
 void CheckFeature(const SignaturePlan& plan, const Feature& feature, const std::vector<PartValue>& values);

@@ -4,7 +4,8 @@
 // Reading a Python value never copies when it is a C-contiguous array of the right dtype; anything else is converted by
 // C++ loops (array_input.cc, list_input.cc) into memory that the PartValue owns.
 //
-// Everything here runs under the GIL.
+// Everything that takes a Python value runs under the GIL; the rest (TakeIntegers, IntegerAt, CheckShape, and a
+// PartValue that holds no Python object) needs none.
 #ifndef TFCTR_CORE_RUNTIME_PART_VALUE_H_
 #define TFCTR_CORE_RUNTIME_PART_VALUE_H_
 
@@ -57,6 +58,7 @@ struct PartValue {
     kObjects,       // str or bytes objects: `data` is PyObject* const*
     kFixedBytes,    // NumPy 'S': `item_bytes` each, padded with NUL
     kFixedUnicode,  // NumPy 'U': `item_bytes` each, UCS4, padded with NUL
+    kViews,         // strings as they lie in a request message: `data` is const std::string_view*
   };
   Source source = Source::kMissing;
   uint32_t item_bytes = 0;

@@ -8,20 +8,6 @@ namespace py = pybind11;
 
 namespace {
 
-// "; did you mean 'age'?" by difflib, or a list of what there is.
-std::string Suggestion(const SignaturePlan& plan, const std::string& name) {
-  py::list names;
-  for (const Entry& entry : plan.entries) names.append(entry.name);
-  const py::list close = py::module_::import("difflib").attr("get_close_matches")(name, names, 1, 0.6);
-  if (!close.empty()) return "; did you mean " + Quoted(close[0].cast<std::string>()) + "?";
-  std::string text = "; the signature takes ";
-  constexpr size_t kShown = 12;
-  for (size_t i = 0; i < plan.entries.size() && i < kShown; ++i)
-    text += (i > 0 ? ", " : "") + Quoted(plan.entries[i].name);
-  if (plan.entries.size() > kShown) text += " and " + std::to_string(plan.entries.size() - kShown) + " more";
-  return text;
-}
-
 bool IsRow(py::handle value) {
   return IsNesting(value) || (py::isinstance<py::array>(value) && py::reinterpret_borrow<py::array>(value).ndim() > 0);
 }
@@ -35,24 +21,6 @@ bool IsArrayOfRows(const Entry& entry, py::handle value) {
 }
 
 }  // namespace
-
-std::string Quoted(const std::string& name) { return "'" + name + "'"; }
-
-void Fail(const SignaturePlan& plan, const std::string& what) { throw BadRequest(plan.context + ": " + what); }
-
-void FailPart(const SignaturePlan& plan, const Part& part, const Mismatch& mismatch) {
-  std::string of;
-  if (part.feature >= 0) {
-    const Feature& feature = plan.features[static_cast<size_t>(part.feature)];
-    if (feature.name != part.name) of = " of feature " + Quoted(feature.name);
-  }
-  Fail(plan, "input " + Quoted(part.name) + of + ": got " + mismatch.got() + ", expected " + part.Describe());
-}
-
-void FailFeature(const SignaturePlan& plan, const Feature& feature, const Mismatch& mismatch) {
-  Fail(plan,
-       "feature " + Quoted(feature.name) + ": got " + mismatch.got() + ", expected " + feature.Describe(plan.parts));
-}
 
 void RequestReader::Read(const py::dict& request) {
   PyObject* key = nullptr;
@@ -70,19 +38,7 @@ void RequestReader::Read(const py::dict& request) {
     }
     ReadOther(entry, value, request);
   }
-  for (size_t i = 0; i < values_.size(); ++i) {
-    if (values_[i].present()) continue;
-    if (!plan_.parts[i].optional) FailMissing();
-    if (static_cast<int>(i) != plan_.row_to_user) absent_.push_back(static_cast<int>(i));
-    values_[i].dims.push_back(0);
-  }
-  for (const Feature& feature : plan_.features) {
-    try {
-      CheckFeature(plan_, feature, values_);
-    } catch (const Mismatch& mismatch) {
-      FailFeature(plan_, feature, mismatch);
-    }
-  }
+  FinishValues(plan_, &values_, &absent_);
 }
 
 const Entry& RequestReader::Find(PyObject* key) const {
@@ -91,17 +47,13 @@ const Entry& RequestReader::Find(PyObject* key) const {
   if (!PyUnicode_Check(key)) {
     Fail(plan_, "input names are strings, got " + py::repr(py::handle(key)).cast<std::string>());
   }
-  const std::string name = py::handle(key).cast<std::string>();
-  if (name == "row_to_user" && plan_.row_to_user < 0) {
-    Fail(plan_, "got 'row_to_user', but no user features are declared for this model, so no rows belong to users");
-  }
-  Fail(plan_, "there is no input " + Quoted(name) + Suggestion(plan_, name));
+  FailUnknown(plan_, py::handle(key).cast<std::string>());
 }
 
 void RequestReader::ReadOther(const Entry& entry, PyObject* value, const py::dict& request) {
   if (MeansFeature(entry, value, request)) {
     const Feature& feature = plan_.features[static_cast<size_t>(entry.feature)];
-    for (const int part : feature.parts) FailIfTwice(part);
+    for (const int part : feature.parts) FailIfTwice(plan_, values_, part);
     try {
       TakeFeature(plan_, feature, value, &values_);
     } catch (const Mismatch& mismatch) {
@@ -109,7 +61,7 @@ void RequestReader::ReadOther(const Entry& entry, PyObject* value, const py::dic
     }
     return;
   }
-  FailIfTwice(entry.part);
+  FailIfTwice(plan_, values_, entry.part);
   const Part& part = plan_.parts[static_cast<size_t>(entry.part)];
   try {
     TakePart(part, value, &values_[static_cast<size_t>(entry.part)]);
@@ -134,41 +86,6 @@ bool RequestReader::IsAlone(const Entry& entry, const py::dict& request) const {
     if (part != entry.part && request.contains(plan_.parts[static_cast<size_t>(part)].name)) return false;
   }
   return true;
-}
-
-void RequestReader::FailIfTwice(int part) const {
-  if (!values_[static_cast<size_t>(part)].present()) return;
-  const Part& known = plan_.parts[static_cast<size_t>(part)];
-  Fail(plan_, "input " + Quoted(known.name) + " is given twice: by itself and as a part of feature " +
-                  Quoted(plan_.features[static_cast<size_t>(known.feature)].name));
-}
-
-void RequestReader::FailMissing() const {
-  std::vector<std::string> missing;
-  std::vector<bool> told(plan_.features.size(), false);
-  for (size_t i = 0; i < values_.size(); ++i) {
-    const Part& part = plan_.parts[i];
-    if (values_[i].present() || part.optional) continue;
-    if (part.feature < 0) {
-      missing.push_back("input " + Quoted(part.name) + " (" + part.Describe() + ")");
-      continue;
-    }
-    const Feature& feature = plan_.features[static_cast<size_t>(part.feature)];
-    bool some = false;
-    for (const int other : feature.parts) some = some || values_[static_cast<size_t>(other)].present();
-    if (some) {
-      missing.push_back("input " + Quoted(part.name) + " (" + part.Describe() + ", a part of feature " +
-                        Quoted(feature.name) + ")");
-    } else if (!told[static_cast<size_t>(part.feature)]) {
-      told[static_cast<size_t>(part.feature)] = true;
-      missing.push_back("feature " + Quoted(feature.name) + " (" + feature.Describe(plan_.parts) + ")");
-    }
-  }
-  std::string text = missing.size() == 1 ? "missing " : std::to_string(missing.size()) + " inputs are missing: ";
-  constexpr size_t kShown = 5;
-  for (size_t i = 0; i < missing.size() && i < kShown; ++i) text += (i > 0 ? ", " : "") + missing[i];
-  if (missing.size() > kShown) text += " and " + std::to_string(missing.size() - kShown) + " more";
-  Fail(plan_, text);
 }
 
 }  // namespace tfctr

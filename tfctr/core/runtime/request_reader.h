@@ -10,17 +10,10 @@
 
 #include "pybind11/pybind11.h"
 #include "tfctr/core/runtime/part_value.h"
+#include "tfctr/core/runtime/request_checks.h"
 #include "tfctr/core/runtime/signature_plan.h"
 
 namespace tfctr {
-
-// Name in quotes, for messages.
-std::string Quoted(const std::string& name);
-
-// Throw BadRequest with the plan's context, what is wrong, and what was expected.
-[[noreturn]] void Fail(const SignaturePlan& plan, const std::string& what);
-[[noreturn]] void FailPart(const SignaturePlan& plan, const Part& part, const Mismatch& mismatch);
-[[noreturn]] void FailFeature(const SignaturePlan& plan, const Feature& feature, const Mismatch& mismatch);
 
 class RequestReader {
  public:
@@ -41,8 +34,6 @@ class RequestReader {
   bool MeansFeature(const Entry& entry, pybind11::handle value, const pybind11::dict& request) const;
   // Whether no other part of the entry's feature is given.
   bool IsAlone(const Entry& entry, const pybind11::dict& request) const;
-  void FailIfTwice(int part) const;
-  [[noreturn]] void FailMissing() const;
 
   const SignaturePlan& plan_;
   std::vector<PartValue> values_;

@@ -196,6 +196,7 @@ SignaturePlan::SignaturePlan(const py::dict& description) : context(description[
     entry_of_name[name] = py::int_(entries.size());
     entries.push_back({features[i].name, -1, static_cast<int>(i)});
   }
+  for (size_t i = 0; i < entries.size(); ++i) entry_numbers[entries[i].name] = static_cast<int>(i);
 }
 
 }  // namespace tfctr

@@ -12,8 +12,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 #include "tensorflow/core/framework/types.h"
@@ -81,11 +83,18 @@ struct SignaturePlan {
   // Raises ValueError/KeyError for a malformed description (a bug of the caller, not of a request).
   explicit SignaturePlan(const pybind11::dict& description);
 
+  // The entry of this name, or nullptr. No Python.
+  const Entry* FindEntry(std::string_view name) const {
+    const auto found = entry_numbers.find(name);
+    return found == entry_numbers.end() ? nullptr : &entries[static_cast<size_t>(found->second)];
+  }
+
   std::string context;  // "model '...', signature '...'": starts every message
   std::vector<Part> parts;
   std::vector<Feature> features;
   std::vector<Entry> entries;
-  pybind11::dict entry_of_name;  // str -> int
+  pybind11::dict entry_of_name;                         // str -> int
+  absl::flat_hash_map<std::string, int> entry_numbers;  // the same, without Python
   Form plain;
   std::optional<Form> split;
   int row_to_user = -1;  // part that says which user row each row belongs to; -1: no user features are declared

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tensorflow/core/platform/tstring.h"
-#include "tfctr/core/runtime/request_reader.h"
+#include "tfctr/core/runtime/request_checks.h"
 
 namespace tfctr {
 

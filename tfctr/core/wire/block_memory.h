@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace tfctr {
@@ -15,10 +16,18 @@ namespace tfctr {
 class BlockMemory {
  public:
   BlockMemory() = default;
-  BlockMemory(BlockMemory&&) = default;
-  BlockMemory& operator=(BlockMemory&&) = default;
+  BlockMemory(BlockMemory&& from) noexcept
+      : blocks_(std::move(from.blocks_)),
+        next_(std::exchange(from.next_, nullptr)),
+        left_(std::exchange(from.left_, 0)) {}
+  BlockMemory& operator=(BlockMemory&& from) noexcept {
+    blocks_ = std::move(from.blocks_);
+    next_ = std::exchange(from.next_, nullptr);
+    left_ = std::exchange(from.left_, 0);
+    return *this;
+  }
 
-  // `bytes` uninitialised bytes, aligned for any number; valid as long as this object.
+  // `bytes` uninitialised bytes, aligned for any number; valid as long as this object, wherever it is moved to.
   char* Take(size_t bytes) {
     const size_t need = (bytes + kAlign - 1) / kAlign * kAlign;
     if (need > left_) {
@@ -32,6 +41,12 @@ class BlockMemory {
     next_ += need;
     left_ -= need;
     return taken;
+  }
+
+  // Keeps what was taken from `from` as long as this object.
+  void TakeOver(BlockMemory&& from) {
+    for (auto& block : from.blocks_) blocks_.push_back(std::move(block));
+    from = BlockMemory();
   }
 
   template <typename T>
