@@ -93,7 +93,15 @@ def describe(
 def describe_outputs(outputs: Iterable[Output]) -> list[dict[str, Any]]:
     """The fetched tensors of ``outputs``, in order."""
     return [
-        {"name": flat_name(output, role), "tensor": part.tensor, "numpy": numpy_dtype(part.dtype)}
+        {
+            "name": flat_name(output, role),
+            "tensor": part.tensor,
+            "numpy": numpy_dtype(part.dtype),
+            "of": output.name,
+            "kind": output.kind,
+            "role": role,
+            "shape": None if part.shape is None else list(part.shape),
+        }
         for output in outputs
         for role, part in output.parts.items()
     ]

@@ -101,8 +101,18 @@ std::vector<Output> MakeOutputs(const py::handle& items) {
   std::vector<Output> outputs;
   for (const py::handle item : items.cast<py::list>()) {
     const py::dict from = item.cast<py::dict>();
-    outputs.push_back({from["name"].cast<std::string>(), from["tensor"].cast<std::string>(),
-                       py::reinterpret_borrow<py::object>(from["numpy"])});
+    Output output;
+    output.name = from["name"].cast<std::string>();
+    output.tensor = from["tensor"].cast<std::string>();
+    output.numpy = py::reinterpret_borrow<py::object>(from["numpy"]);
+    output.of = from.contains("of") ? from["of"].cast<std::string>() : output.name;
+    if (from.contains("kind")) output.kind = from["kind"].cast<std::string>();
+    if (from.contains("role")) output.role = from["role"].cast<std::string>();
+    if (from.contains("shape") && !from["shape"].is_none()) {
+      output.rank_known = true;
+      output.dims = from["shape"].cast<std::vector<int64_t>>();
+    }
+    outputs.push_back(std::move(output));
   }
   return outputs;
 }

@@ -55,10 +55,18 @@ struct Feature {
   std::string Describe(const std::vector<Part>& parts) const;
 };
 
+// One fetched tensor.
 struct Output {
   std::string name;
   std::string tensor;
   pybind11::object numpy;  // np.dtype; object for strings
+  // The output that it is a part of (its own name when that is dense), what kind that is and which part: "values",
+  // "indices", "dense_shape", "row_splits", "row_splits_1" ...
+  std::string of;
+  std::string kind = "dense";
+  std::string role = "values";
+  bool rank_known = false;
+  std::vector<int64_t> dims;  // -1: any; only when rank_known
 };
 
 // A key of a request: at least one of the two is set.
