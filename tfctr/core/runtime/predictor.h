@@ -7,17 +7,15 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "pybind11/pybind11.h"
 #include "tfctr/core/runtime/executor.h"
 #include "tfctr/core/runtime/packer.h"
 #include "tfctr/core/runtime/signature_plan.h"
+#include "tfctr/core/runtime/signature_runner.h"
 
 namespace tfctr {
 
@@ -45,21 +43,11 @@ class Predictor {
   pybind11::dict Requests() const;
 
  private:
-  const Form& FormOf(bool split) const { return split ? *plan_.split : plan_.plain; }
-  std::vector<tensorflow::Tensor> Feeds(const PackedRequest& request) const;
-  // The program for requests like this one (form, inputs left out), with or without op times.
-  const Program& ProgramFor(const PackedRequest& request, bool trace);
-  std::unique_ptr<Program> MakeProgram(bool split, const std::vector<int>& absent, bool trace) const;
-  pybind11::dict Run(const Program& program, const PackedRequest& request, tensorflow::RunMetadata* metadata);
-  [[noreturn]] void FailRun(const absl::Status& status, const PackedRequest& request) const;
+  pybind11::dict Run(const PackedRequest& request, tensorflow::RunMetadata* metadata);
 
-  std::shared_ptr<const Model> model_;
   SignaturePlan plan_;  // not changed after construction
   std::vector<pybind11::str> output_names_;
-  std::unique_ptr<Program> program_;
-  std::unique_ptr<Program> split_program_;
-  std::mutex others_mutex_;                                                              // taken without the GIL
-  std::map<std::tuple<bool, bool, std::vector<int>>, std::unique_ptr<Program>> others_;  // by split, trace, absent
+  std::unique_ptr<SignatureRunner> runner_;
   std::atomic<int64_t> plain_runs_{0}, split_runs_{0}, repeated_{0};
 };
 

@@ -18,17 +18,6 @@ namespace py = pybind11;
 
 namespace {
 
-// pybind11 keeps holders of non-const objects.
-struct ModelHandle {
-  std::shared_ptr<const Model> model;
-
-  ~ModelHandle() {
-    // May end the TensorFlow session, which takes a while and needs no Python.
-    const py::gil_scoped_release released;
-    model.reset();
-  }
-};
-
 EngineChoice ChoiceOf(const py::dict& given) {
   EngineChoice choice;
   for (const auto& [key, value] : given) {
@@ -54,8 +43,9 @@ EngineChoice ChoiceOf(const py::dict& given) {
 }
 
 std::unique_ptr<ModelHandle> Load(const std::string& path, const std::vector<std::string>& tags, int intra_op_threads,
-                                  const py::bytes& config, const DeviceMap& devices, const py::dict& engine) {
-  ModelOptions options{path, tags, intra_op_threads, {}, devices, ChoiceOf(engine)};
+                                  const py::bytes& config, const DeviceMap& devices, const py::dict& engine,
+                                  int load_nice) {
+  ModelOptions options{path, tags, intra_op_threads, {}, devices, ChoiceOf(engine), load_nice};
   if (!options.config.ParseFromString(std::string(config))) {
     throw py::value_error("config is no serialised ConfigProto");
   }
@@ -133,9 +123,18 @@ void BindRuntime(py::module_& module) {
   py::class_<ModelHandle>(module, "Model", "A loaded SavedModel.")
       .def(py::init(&Load), py::arg("path"), py::arg("tags"), py::arg("intra_op_threads"),
            py::arg("config") = py::bytes(), py::arg("devices") = DeviceMap(), py::arg("engine") = py::dict(),
+           py::arg("load_nice") = 0,
            "Loads the SavedModel in `path`, restores variables and runs the init op. config: serialised ConfigProto, "
            "merged over the defaults; devices: device string -> where its nodes go; engine: provider, precision, "
-           "options (JSON) and threads of all dense towers instead of the graph's. Raises LoadFailed.")
+           "options (JSON) and threads of all dense towers instead of the graph's. load_nice: above 0, niceness of the "
+           "thread that loads. Raises LoadFailed.")
+      .def(
+          "close",
+          [](ModelHandle& handle) {
+            const py::gil_scoped_release released;
+            handle.model.reset();
+          },
+          "Lets go of the model, without holding up other Python threads while its memory is given back.")
       .def("engines", &Engines,
            "Dense towers run by engines: [{'node', 'label', 'provider', 'precision', 'threads', 'node_def'}].")
       .def("swap_overlays", &SwapOverlays, py::arg("node"), py::arg("indices_name"), py::arg("filenames_name"),

@@ -1,0 +1,430 @@
+#include "tfctr/core/runtime/py_serving.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "pybind11/stl.h"
+#include "tfctr/core/runtime/completions.h"
+#include "tfctr/core/runtime/packer.h"
+#include "tfctr/core/runtime/py_runtime.h"
+#include "tfctr/core/runtime/serve_errors.h"
+#include "tfctr/core/runtime/serving_group.h"
+#include "tfctr/core/runtime/tensor_array.h"
+
+namespace tfctr {
+
+namespace py = pybind11;
+
+namespace {
+
+using ModelSpec = std::tuple<std::string, int64_t, std::string>;
+
+// What Python says of one request.
+struct PyCall {
+  std::shared_ptr<Call> call;
+  bool timing = false;
+  std::vector<std::string> output_filter;
+  ModelSpec reply_model_spec;
+  std::string request_id;
+};
+
+// Held by the Python objects of the group, of its signatures, and by requests that are under way.
+struct GroupCore {
+  std::unique_ptr<ServingGroup> group;
+  std::unique_ptr<Completions> completions = std::make_unique<Completions>();
+
+  ~GroupCore() {
+    // What runs must end first, and ending TensorFlow sessions takes a while.
+    const py::gil_scoped_release released;
+    if (group != nullptr) {
+      group->dispatcher().Close(0);
+      group->dispatcher().Stop();
+    }
+    completions.reset();
+    group.reset();
+  }
+};
+
+struct PySignature {
+  std::shared_ptr<GroupCore> core;
+  const GroupSignature* signature = nullptr;
+  std::vector<py::str> output_names;
+};
+
+struct PyReply {
+  std::string body;
+  Timing timing;
+};
+
+// Counts a request in for as long as it is inside, so that close waits for it.
+class Inside {
+ public:
+  explicit Inside(ServingGroup* group) : group_(group) {
+    if (!group->dispatcher().Enter()) {
+      RaiseServeFailed({FailCode::kUnavailable, Stage::kNone, "the model is closed, or about to be unloaded"});
+    }
+  }
+  ~Inside() { group_->dispatcher().Leave(); }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  ServingGroup* group_;
+};
+
+void Claim(const PyCall& call) {
+  if (!call.call->Claim()) {
+    RaiseServeFailed({FailCode::kInternal, Stage::kNone, "a Call is for one request, and this one was used"});
+  }
+}
+
+void Check(const PyCall& call, int64_t now_ns, Stage stage) {
+  Failure failure = call.call->Check(now_ns, stage);
+  if (!failure.ok()) RaiseServeFailed(failure);
+}
+
+py::dict TimingDict(const Timing& timing) {
+  py::dict result;
+  result["parse"] = timing.parse;
+  result["pack"] = timing.pack;
+  result["queue"] = timing.queue;
+  result["batch"] = timing.batch;
+  result["run"] = timing.run;
+  result["lookup"] = timing.lookup;
+  result["dense"] = timing.dense;
+  result["split"] = timing.split;
+  result["reply"] = timing.reply;
+  result["total"] = timing.total;
+  return result;
+}
+
+py::dict OutputsDict(const PySignature& self, std::vector<tensorflow::Tensor> outputs,
+                     const std::vector<std::string>& filter) {
+  const std::vector<Output>& described = self.signature->plan().plain.outputs;
+  for (const std::string& name : filter) {
+    const bool known = std::any_of(described.begin(), described.end(), [&](const Output& o) { return o.name == name; });
+    if (!known) {
+      RaiseServeFailed({FailCode::kInvalidArgument, Stage::kReply,
+                        self.signature->plan().context + ": there is no output '" + name + "'"});
+    }
+  }
+  py::dict result;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!filter.empty() && std::find(filter.begin(), filter.end(), described[i].name) == filter.end()) continue;
+    result[self.output_names[i]] = TensorToArray(std::move(outputs[i]), described[i].numpy);
+  }
+  return result;
+}
+
+PackedRequest PackDict(const PySignature& self, const py::dict& inputs, const PyCall& call) {
+  try {
+    return Pack(self.signature->plan(), inputs);
+  } catch (const BadRequest& error) {
+    RaiseServeFailed({FailCode::kInvalidArgument, Stage::kPack, error.what()});
+  }
+}
+
+py::tuple Predict(const PySignature& self, const py::dict& inputs, const PyCall& call) {
+  ServingGroup& group = *self.core->group;
+  const int64_t start = group.Now();
+  const Inside inside(&group);
+  Claim(call);
+  Check(call, start, Stage::kPack);
+  PackedRequest request = PackDict(self, inputs, call);
+  const int64_t packed = group.Now();
+  Answer answer;
+  {
+    const py::gil_scoped_release released;
+    answer = group.Run(*self.signature, std::move(request), call.call);
+  }
+  if (!answer.failure.ok()) RaiseServeFailed(answer.failure);
+  Check(call, group.Now(), Stage::kReply);
+  py::dict outputs = OutputsDict(self, std::move(answer.outputs), call.output_filter);
+  Timing& timing = answer.timing;
+  timing.pack = packed - start;
+  timing.total = group.Now() - start;
+  timing.reply = timing.total - timing.pack - timing.queue - timing.batch - timing.run - timing.split;
+  return py::make_tuple(outputs, timing);
+}
+
+// What an asynchronous request needs when it is done; destroyed with the GIL held.
+struct Pending {
+  PySignature self;  // keeps the group
+  PyCall call;
+  py::object done;
+  int64_t start_ns = 0;
+  int64_t packed_ns = 0;
+  Answer answer;
+
+  void Finish() {
+    py::object outputs = py::none(), error = py::none();
+    ServingGroup& group = *self.core->group;
+    Timing& timing = answer.timing;
+    try {
+      if (answer.failure.ok()) answer.failure = call.call->Check(group.Now(), Stage::kReply);
+      if (answer.failure.ok()) {
+        outputs = OutputsDict(self, std::move(answer.outputs), call.output_filter);
+      } else {
+        error = ServeError(answer.failure);
+      }
+    } catch (py::error_already_set& raised) {
+      outputs = py::none();
+      error = raised.value();
+    }
+    timing.pack = packed_ns - start_ns;
+    timing.total = group.Now() - start_ns;
+    timing.reply = timing.total - timing.pack - timing.queue - timing.batch - timing.run - timing.split;
+    try {
+      done(outputs, error, timing);
+    } catch (py::error_already_set& raised) {
+      raised.discard_as_unraisable("done of tfctr.core._native.ServedSignature.predict_async");
+    }
+    group.dispatcher().Leave();
+  }
+};
+
+void PredictAsync(const PySignature& self, const py::dict& inputs, const PyCall& call, const py::object& done) {
+  ServingGroup& group = *self.core->group;
+  auto pending = std::make_unique<Pending>();
+  pending->start_ns = group.Now();
+  PackedRequest request;
+  {
+    const Inside inside(&group);
+    Claim(call);
+    Check(call, pending->start_ns, Stage::kPack);
+    request = PackDict(self, inputs, call);
+    // From here on until it is done.
+    if (!group.dispatcher().Enter()) {
+      RaiseServeFailed({FailCode::kUnavailable, Stage::kQueue, "the model is closed, or about to be unloaded"});
+    }
+  }
+  pending->packed_ns = group.Now();
+  pending->self = self;
+  pending->call = call;
+  pending->done = done;
+  Completions* completions = self.core->completions.get();
+  Pending* raw = pending.release();
+  const py::gil_scoped_release released;
+  group.Submit(*self.signature, std::move(request), raw->call.call, [raw, completions](Answer answer) {
+    raw->answer = std::move(answer);
+    completions->Push([raw] {
+      const std::unique_ptr<Pending> owned(raw);
+      owned->Finish();
+    });
+  });
+}
+
+std::unique_ptr<PyReply> Serve(const PySignature& self, const std::string& protocol, const py::bytes& body,
+                               const PyCall& call) {
+  Claim(call);
+  RaiseServeFailed({FailCode::kInternal, Stage::kParse, "protocol '" + protocol + "' is not read here"});
+}
+
+py::dict RunOn(const PySignature& self, int executor, const py::dict& inputs) {
+  const int executors = static_cast<int>(self.core->group->models().size());
+  if (executor < 0 || executor >= executors) {
+    throw py::index_error("there is no executor " + std::to_string(executor) + " among " + std::to_string(executors));
+  }
+  const PyCall call;
+  const PackedRequest request = PackDict(self, inputs, call);
+  Answer answer;
+  {
+    const py::gil_scoped_release released;
+    answer = self.core->group->RunOn(executor, *self.signature, request);
+  }
+  if (!answer.failure.ok()) RaiseServeFailed(answer.failure);
+  return OutputsDict(self, std::move(answer.outputs), {});
+}
+
+GroupOptions ReadOptions(const py::dict& given) {
+  GroupOptions options;
+  for (const auto& [key, value] : given) {
+    const std::string name = key.cast<std::string>();
+    if (name == "routing") {
+      const std::string routing = value.cast<std::string>();
+      if (routing != "least_loaded" && routing != "round_robin") {
+        throw py::value_error("routing '" + routing + "' is neither least_loaded nor round_robin");
+      }
+      options.dispatch.policy.routing = routing == "round_robin" ? Routing::kRoundRobin : Routing::kLeastLoaded;
+    } else if (name == "cpu_sets") {
+      options.dispatch.cpu_sets = value.cast<std::vector<std::vector<int>>>();
+    } else if (name == "queue_limit") {
+      options.dispatch.queue_limit = value.cast<int64_t>();
+      if (options.dispatch.queue_limit < 0) throw py::value_error("queue_limit is negative");
+    } else if (name == "runner_nice") {
+      options.dispatch.runner_nice = value.cast<int>();
+    } else if (name == "batching") {
+      if (value.is_none()) continue;
+      options.batching = true;
+      for (const auto& [batch_key, batch_value] : value.cast<py::dict>()) {
+        const std::string batch_name = batch_key.cast<std::string>();
+        const int64_t number = batch_value.cast<int64_t>();
+        if (batch_name == "max_batch_rows") {
+          if (number < 1) throw py::value_error("batching: max_batch_rows is below 1");
+          options.dispatch.policy.max_batch_rows = number;
+        } else if (batch_name == "max_delay_us") {
+          if (number < 0) throw py::value_error("batching: max_delay_us is negative");
+          options.dispatch.policy.max_delay_ns = number * 1000;
+        } else {
+          throw py::value_error("batching: '" + batch_name + "' is neither max_batch_rows nor max_delay_us");
+        }
+      }
+      if (options.dispatch.policy.max_batch_rows < 1) throw py::value_error("batching: max_batch_rows is missing");
+    } else {
+      throw py::value_error("'" + name + "' is none of routing, cpu_sets, queue_limit, batching, runner_nice");
+    }
+  }
+  return options;
+}
+
+std::shared_ptr<GroupCore> MakeGroup(const std::vector<ModelHandle*>& handles, const py::dict& given) {
+  if (handles.empty()) throw py::value_error("a group needs at least one model");
+  std::vector<std::shared_ptr<const Model>> models;
+  for (const ModelHandle* handle : handles) models.push_back(handle->model);
+  const GroupOptions options = ReadOptions(given);
+  const size_t sets = options.dispatch.cpu_sets.size();
+  if (sets != 0 && sets != models.size()) {
+    throw py::value_error("cpu_sets: " + std::to_string(sets) + " sets for " + std::to_string(models.size()) +
+                          " executors");
+  }
+  auto core = std::make_shared<GroupCore>();
+  std::string error;
+  {
+    const py::gil_scoped_release released;
+    core->group = ServingGroup::Make(std::move(models), options, &error);
+  }
+  if (core->group == nullptr) throw py::value_error(error);
+  return core;
+}
+
+std::unique_ptr<PySignature> AddSignature(const std::shared_ptr<GroupCore>& core, const std::string& name,
+                                          const py::dict& description, bool batchable, int64_t max_rows) {
+  const std::shared_ptr<SignaturePlan> plan(new SignaturePlan(description), [](SignaturePlan* old) {
+    const py::gil_scoped_acquire acquired;
+    delete old;
+  });
+  MarkOptional(*core->group->models()[0], plan.get());
+  auto self = std::make_unique<PySignature>();
+  self->core = core;
+  for (const Output& output : plan->plain.outputs) self->output_names.push_back(py::str(output.name));
+  absl::StatusOr<const GroupSignature*> added;
+  {
+    const py::gil_scoped_release released;
+    added = core->group->AddSignature(plan, name, batchable, max_rows);
+  }
+  if (!added.ok()) {
+    const bool refused = absl::IsFailedPrecondition(added.status());
+    RaiseServeFailed({refused ? FailCode::kInvalidArgument : FailCode::kInternal, Stage::kNone,
+                      std::string(added.status().message())});
+  }
+  self->signature = *added;
+  return self;
+}
+
+py::dict Describe(const std::shared_ptr<GroupCore>& core) {
+  py::list executors;
+  for (const ExecutorCounts& counts : core->group->dispatcher().Counts()) {
+    py::dict one;
+    one["runs"] = counts.runs;
+    one["requests"] = counts.requests;
+    one["rows"] = counts.rows;
+    one["busy_ns"] = counts.busy_ns;
+    one["failures"] = counts.failures;
+    one["running"] = counts.running;
+    executors.append(one);
+  }
+  py::dict result;
+  result["executors"] = executors;
+  result["waiting"] = core->group->dispatcher().waiting();
+  result["closed"] = core->group->dispatcher().closed();
+  return result;
+}
+
+bool Close(const std::shared_ptr<GroupCore>& core, int64_t drain_ns) {
+  const py::gil_scoped_release released;
+  return core->group->dispatcher().Close(drain_ns);
+}
+
+std::unique_ptr<PyCall> MakeCall(int64_t deadline_ns, int priority, bool timing, std::vector<std::string> output_filter,
+                                 ModelSpec reply_model_spec, std::string request_id) {
+  auto call = std::make_unique<PyCall>();
+  call->call = std::make_shared<Call>(deadline_ns, priority);
+  call->timing = timing;
+  call->output_filter = std::move(output_filter);
+  call->reply_model_spec = std::move(reply_model_spec);
+  call->request_id = std::move(request_id);
+  return call;
+}
+
+}  // namespace
+
+void BindServing(py::module_& module) {
+  BindServeFailed(module);
+
+  py::class_<PyCall>(module, "Call", "One request: deadline, priority, what its reply says. For one use.")
+      .def(py::init(&MakeCall), py::arg("deadline_ns") = 0, py::arg("priority") = 0, py::arg("timing") = false,
+           py::arg("output_filter") = std::vector<std::string>(), py::arg("reply_model_spec") = ModelSpec("", 0, ""),
+           py::arg("request_id") = "",
+           "deadline_ns: of CLOCK_MONOTONIC (time.monotonic_ns()), 0: none. Higher priorities run first. "
+           "output_filter: the outputs asked for, empty: all. reply_model_spec: (model, version, signature).")
+      .def_readonly("request_id", &PyCall::request_id)
+      .def_property_readonly("cancelled", [](const PyCall& self) { return self.call->cancelled(); })
+      .def(
+          "cancel",
+          [](const PyCall& self) {
+            const std::shared_ptr<Call> call = self.call;
+            const py::gil_scoped_release released;
+            call->Cancel();
+          },
+          "Gives the request up, from any thread: who waits for it gets CANCELLED at once; what runs is dropped.");
+
+  py::class_<Timing>(module, "Timing", "Nanoseconds of each stage of one request, and what it shared its run with.")
+      .def("as_dict", &TimingDict, "{'parse', 'pack', ... 'total'}: nanoseconds; the stages add up to 'total'.")
+      .def_readonly("total", &Timing::total)
+      .def_readonly("rows", &Timing::rows)
+      .def_readonly("batch_rows", &Timing::batch_rows)
+      .def_readonly("batch_requests", &Timing::batch_requests)
+      .def_readonly("executor", &Timing::executor);
+
+  py::class_<PyReply>(module, "Reply", "Bytes of a reply message.")
+      .def_property_readonly("body", [](const PyReply& self) { return py::bytes(self.body); })
+      .def_property_readonly("timing", [](const PyReply& self) { return TimingDict(self.timing); })
+      .def_property_readonly("rows", [](const PyReply& self) { return self.timing.rows; })
+      .def_property_readonly("batch_rows", [](const PyReply& self) { return self.timing.batch_rows; })
+      .def_property_readonly("batch_requests", [](const PyReply& self) { return self.timing.batch_requests; })
+      .def_property_readonly("executor", [](const PyReply& self) { return self.timing.executor; });
+
+  py::class_<PySignature>(module, "ServedSignature", "One signature of a Group; thread-safe. All raise ServeFailed.")
+      .def_property_readonly("name", [](const PySignature& self) { return self.signature->name(); })
+      .def_property_readonly(
+          "batchable", [](const PySignature& self) { return self.signature->batchable(); },
+          "Whether its requests may share runs.")
+      .def("predict", &Predict, py::arg("inputs"), py::arg("call"),
+           "dict of inputs -> (dict of outputs, Timing). Waits for its turn with the GIL released.")
+      .def("predict_async", &PredictAsync, py::arg("inputs"), py::arg("call"), py::arg("done"),
+           "As predict, without waiting: done(outputs or None, ServeFailed or None, Timing) is called once, on another "
+           "thread. What is wrong with the inputs is raised here.")
+      .def("serve", &Serve, py::arg("protocol"), py::arg("body"), py::arg("call"),
+           "Bytes of a request message ('tfs': PredictRequest, 'kserve': ModelInferRequest) -> Reply.")
+      .def("run_on", &RunOn, py::arg("executor"), py::arg("inputs"),
+           "Runs on this executor, past the queue, on a low-priority thread: warm-up and proofs.");
+
+  py::class_<GroupCore, std::shared_ptr<GroupCore>>(module, "Group", "The executors of one version behind one queue.")
+      .def(py::init(&MakeGroup), py::arg("models"), py::arg("options") = py::dict(),
+           "models: one per executor. options: routing, cpu_sets, queue_limit, batching, runner_nice. Raises "
+           "ValueError.")
+      .def("signature", &AddSignature, py::arg("name"), py::arg("description"), py::arg("batchable") = false,
+           py::arg("max_rows") = 0,
+           "description: as Predictor's. batchable: whether requests may share runs, if the group batches; ServeFailed "
+           "with INVALID_ARGUMENT and the reason where they can't. max_rows: of one run; 0: as the group's batches.")
+      .def("describe", &Describe,
+           "{'executors': [{runs, requests, rows, busy_ns, failures, running}], 'waiting', 'closed'}.")
+      .def("close", &Close, py::arg("drain_ns") = 0,
+           "Takes no new requests, waits for those inside and gives up what is left after drain_ns. Whether all had "
+           "left in time.");
+}
+
+}  // namespace tfctr

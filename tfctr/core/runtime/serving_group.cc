@@ -1,0 +1,257 @@
+#include "tfctr/core/runtime/serving_group.h"
+
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <thread>
+#include <utility>
+
+namespace tfctr {
+
+namespace {
+
+// As low as batch jobs of a machine: what a run_on may take is what serving leaves.
+constexpr int kLowPriorityNice = 15;
+
+struct RequestPiece : Piece {
+  const GroupSignature* signature = nullptr;
+  PackedRequest request;
+  std::vector<tensorflow::Tensor> outputs;
+  int64_t lookup_ns = 0, dense_ns = 0;
+};
+
+RequestPiece& AsRequest(Piece* piece) { return *static_cast<RequestPiece*>(piece); }
+
+Failure RunFailure(const SignatureRunner& runner, const absl::Status& status, const PackedRequest& request) {
+  const FailCode code = IsAboutInput(status) ? FailCode::kInvalidArgument : FailCode::kInternal;
+  return {code, Stage::kRun, runner.FailureText(status, request)};
+}
+
+void FailAll(const std::vector<Piece*>& pieces, FailCode code, Stage stage, const std::string& message) {
+  for (Piece* piece : pieces) piece->failure = {code, stage, message};
+}
+
+void Stamp(const std::vector<Piece*>& pieces, int64_t Piece::* field, int64_t now_ns) {
+  for (Piece* piece : pieces) piece->*field = now_ns;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GroupSignature>> GroupSignature::Make(
+    const std::vector<std::shared_ptr<const Model>>& models, std::shared_ptr<const SignaturePlan> plan,
+    std::string name, uint64_t number, bool batchable, int64_t max_rows) {
+  std::unique_ptr<GroupSignature> signature(new GroupSignature());
+  signature->name_ = std::move(name);
+  signature->number_ = number;
+  signature->max_rows_ = max_rows;
+  signature->plan_ = std::move(plan);
+  if (batchable) {
+    absl::StatusOr<BatchPlan> batch = BatchPlan::Make(*signature->plan_);
+    if (!batch.ok()) return batch.status();
+    signature->batch_ = *std::move(batch);
+  }
+  for (const auto& model : models) {
+    absl::StatusOr<std::unique_ptr<SignatureRunner>> runner = SignatureRunner::Make(model, *signature->plan_);
+    if (!runner.ok()) return runner.status();
+    signature->runners_.push_back(*std::move(runner));
+  }
+  return signature;
+}
+
+uint64_t GroupSignature::Lane(const std::string& key) const {
+  // Two keys of one lane would fail in Concat and run apart.
+  const uint64_t lane = std::hash<std::string>()(key) * 0x9E3779B97F4A7C15u + number_ + 1;
+  return lane == 0 ? 1 : lane;
+}
+
+std::unique_ptr<ServingGroup> ServingGroup::Make(std::vector<std::shared_ptr<const Model>> models,
+                                                 const GroupOptions& options, std::string* error) {
+  std::unique_ptr<ServingGroup> group(new ServingGroup());
+  group->models_ = std::move(models);
+  DispatcherOptions dispatch = options.dispatch;
+  dispatch.executors = static_cast<int>(group->models_.size());
+  if (!options.batching) dispatch.policy.max_batch_rows = 0;
+  group->max_batch_rows_ = dispatch.policy.max_batch_rows;
+  group->dispatcher_ = Dispatcher::Start(dispatch, group.get(), &group->clock_, error);
+  if (group->dispatcher_ == nullptr) group.reset();
+  return group;
+}
+
+ServingGroup::~ServingGroup() { dispatcher_.reset(); }
+
+absl::StatusOr<const GroupSignature*> ServingGroup::AddSignature(std::shared_ptr<const SignaturePlan> plan,
+                                                                 const std::string& name, bool batchable,
+                                                                 int64_t max_rows) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int64_t limit = max_batch_rows_;
+  if (limit > 0 && max_rows > 0) limit = std::min(limit, max_rows);
+  absl::StatusOr<std::unique_ptr<GroupSignature>> made =
+      GroupSignature::Make(models_, std::move(plan), name, signatures_.size(), batchable && limit > 0, limit);
+  if (!made.ok()) return made.status();
+  signatures_.push_back(*std::move(made));
+  return signatures_.back().get();
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Piece>>> ServingGroup::Cut(const GroupSignature& signature,
+                                                                      PackedRequest request) const {
+  std::vector<std::unique_ptr<Piece>> pieces;
+  const auto add = [&](PackedRequest part) -> RequestPiece* {
+    auto piece = std::make_unique<RequestPiece>();
+    piece->signature = &signature;
+    piece->request = std::move(part);
+    pieces.push_back(std::move(piece));
+    return &AsRequest(pieces.back().get());
+  };
+  if (!signature.batchable()) {
+    add(std::move(request));
+    return pieces;
+  }
+  const RequestInfo info = signature.batch().Inspect(request);
+  if (info.rows < 0) {
+    add(std::move(request));
+    return pieces;
+  }
+  const int64_t limit = signature.max_rows();
+  const uint64_t lane = signature.Lane(info.key);
+  if (info.rows <= limit) {
+    RequestPiece* piece = add(std::move(request));
+    piece->rows = info.rows;
+    piece->max_rows = limit;
+    piece->lane = lane;
+    return pieces;
+  }
+  for (int64_t first = 0; first < info.rows; first += limit) {
+    const int64_t rows = std::min(limit, info.rows - first);
+    absl::StatusOr<PackedRequest> part = signature.batch().Slice(request, first, rows);
+    if (!part.ok()) return part.status();
+    RequestPiece* piece = add(*std::move(part));
+    piece->rows = rows;
+    piece->max_rows = limit;
+    const RequestInfo cut = signature.batch().Inspect(piece->request);
+    piece->lane = cut.rows < 0 ? 0 : signature.Lane(cut.key);
+  }
+  return pieces;
+}
+
+Answer ServingGroup::Collect(const GroupSignature& signature, Call* call, int64_t submitted_ns, Failure failure) {
+  Answer answer;
+  answer.failure = std::move(failure);
+  if (!answer.failure.ok()) return answer;
+  const std::vector<std::unique_ptr<Piece>>& pieces = call->pieces();
+  const Piece* last = pieces[0].get();  // the others ran beside it, or before
+  for (const auto& piece : pieces) {
+    answer.timing.rows += piece->rows;
+    if (piece->split_ns > last->split_ns) last = piece.get();
+  }
+  Timing& timing = answer.timing;
+  timing.queue = last->picked_ns - submitted_ns;
+  timing.batch = last->batched_ns - last->picked_ns;
+  timing.run = last->run_ns - last->batched_ns;
+  timing.split = last->split_ns - last->run_ns;
+  timing.batch_rows = last->batch_rows;
+  timing.batch_requests = last->batch_requests;
+  timing.executor = last->executor;
+  timing.lookup = static_cast<const RequestPiece*>(last)->lookup_ns;
+  timing.dense = static_cast<const RequestPiece*>(last)->dense_ns;
+  if (pieces.size() == 1) {
+    answer.outputs = std::move(AsRequest(pieces[0].get()).outputs);
+  } else {
+    std::vector<std::vector<tensorflow::Tensor>> parts;
+    for (const auto& piece : pieces) parts.push_back(std::move(AsRequest(piece.get()).outputs));
+    absl::StatusOr<std::vector<tensorflow::Tensor>> joined = signature.batch().JoinOutputs(parts);
+    if (joined.ok()) {
+      answer.outputs = *std::move(joined);
+    } else {
+      answer.failure = {FailCode::kInternal, Stage::kReply,
+                        signature.plan().context + ": " + std::string(joined.status().message())};
+    }
+  }
+  call->DropPieces();
+  return answer;
+}
+
+Answer ServingGroup::Run(const GroupSignature& signature, PackedRequest request, const std::shared_ptr<Call>& call) {
+  const int64_t submitted = clock_.Now();
+  absl::StatusOr<std::vector<std::unique_ptr<Piece>>> pieces = Cut(signature, std::move(request));
+  if (!pieces.ok()) return {{FailCode::kInternal, Stage::kPack, std::string(pieces.status().message())}, {}, {}};
+  Failure failure = dispatcher_->Run(call, *std::move(pieces));
+  return Collect(signature, call.get(), submitted, std::move(failure));
+}
+
+void ServingGroup::Submit(const GroupSignature& signature, PackedRequest request, const std::shared_ptr<Call>& call,
+                          std::function<void(Answer)> done) {
+  const int64_t submitted = clock_.Now();
+  absl::StatusOr<std::vector<std::unique_ptr<Piece>>> pieces = Cut(signature, std::move(request));
+  if (!pieces.ok()) {
+    return done({{FailCode::kInternal, Stage::kPack, std::string(pieces.status().message())}, {}, {}});
+  }
+  // The call is held by who finishes it for as long as this runs.
+  dispatcher_->Submit(call, *std::move(pieces),
+                      [&signature, submitted, raw = call.get(), done = std::move(done)](const Failure& failure) {
+                        done(Collect(signature, raw, submitted, failure));
+                      });
+}
+
+Answer ServingGroup::RunOn(int executor, const GroupSignature& signature, const PackedRequest& request) {
+  Answer answer;
+  std::thread thread([&] {
+    setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kLowPriorityNice);
+    SignatureRunner& runner = signature.runner(executor);
+    try {
+      const int64_t start = clock_.Now();
+      const absl::Status status = runner.Run(request, &answer.outputs);
+      answer.timing.run = clock_.Now() - start;
+      if (!status.ok()) answer.failure = RunFailure(runner, status, request);
+    } catch (const std::exception& error) {
+      answer.failure = {FailCode::kInternal, Stage::kRun, std::string("executor failed: ") + error.what()};
+    }
+  });
+  thread.join();
+  answer.timing.executor = executor;
+  return answer;
+}
+
+Runner::Outcome ServingGroup::Run(int executor, const std::vector<Piece*>& pieces) {
+  RequestPiece& first = AsRequest(pieces[0]);
+  const GroupSignature& signature = *first.signature;
+  SignatureRunner& runner = signature.runner(executor);
+  std::vector<tensorflow::Tensor> outputs;
+  if (pieces.size() == 1) {
+    first.batched_ns = clock_.Now();
+    const absl::Status status = runner.Run(first.request, &first.outputs);
+    first.run_ns = first.split_ns = clock_.Now();
+    if (!status.ok()) first.failure = RunFailure(runner, status, first.request);
+    return Outcome::kDone;
+  }
+  std::vector<const PackedRequest*> requests;
+  std::vector<int64_t> rows;
+  for (Piece* piece : pieces) {
+    requests.push_back(&AsRequest(piece).request);
+    rows.push_back(piece->rows);
+  }
+  const absl::StatusOr<PackedRequest> batch = signature.batch().Concat(requests);
+  if (!batch.ok()) return Outcome::kApart;
+  Stamp(pieces, &Piece::batched_ns, clock_.Now());
+  const absl::Status status = runner.Run(*batch, &outputs);
+  if (IsAboutInput(status)) return Outcome::kApart;
+  Stamp(pieces, &Piece::run_ns, clock_.Now());
+  if (!status.ok()) {
+    FailAll(pieces, FailCode::kInternal, Stage::kRun, runner.FailureText(status, *batch));
+    return Outcome::kDone;
+  }
+  absl::StatusOr<std::vector<std::vector<tensorflow::Tensor>>> parts = signature.batch().SplitOutputs(outputs, rows);
+  if (!parts.ok()) {
+    const std::string message = signature.plan().context + ": " + std::string(parts.status().message());
+    FailAll(pieces, FailCode::kInternal, Stage::kRun, message);
+    return Outcome::kDone;
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) AsRequest(pieces[i]).outputs = std::move((*parts)[i]);
+  Stamp(pieces, &Piece::split_ns, clock_.Now());
+  return Outcome::kDone;
+}
+
+}  // namespace tfctr

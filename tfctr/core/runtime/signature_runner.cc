@@ -1,0 +1,125 @@
+#include "tfctr/core/runtime/signature_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tfctr/core/kernels/unpack_slices.h"
+
+namespace tfctr {
+
+namespace {
+
+// TensorFlow's message on one line, without the trail of graph nodes below it.
+std::string FirstLines(const absl::Status& status) {
+  std::string text(status.message());
+  for (const char* mark : {"\n\t [[{{node", "\n\t [[", "\nOriginal stack trace", "\nErrors may have originated"}) {
+    const size_t at = text.find(mark);
+    if (at != std::string::npos) text.resize(at);
+  }
+  for (char& c : text) {
+    if (c == '\n' || c == '\t') c = ' ';
+  }
+  return text;
+}
+
+bool Contains(const std::vector<int>& numbers, int number) {
+  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
+}
+
+}  // namespace
+
+void MarkOptional(const Model& model, SignaturePlan* plan) {
+  for (Part& part : plan->parts) {
+    part.optional = part.optional || (!plan->plain.packed && part.feature < 0 && model.HasDefault(part.tensor));
+  }
+}
+
+bool IsAboutInput(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsOutOfRange(status) || absl::IsDataLoss(status);
+}
+
+absl::StatusOr<std::unique_ptr<SignatureRunner>> SignatureRunner::Make(std::shared_ptr<const Model> model,
+                                                                       const SignaturePlan& plan) {
+  std::unique_ptr<SignatureRunner> runner(new SignatureRunner(std::move(model), plan));
+  absl::StatusOr<std::unique_ptr<Program>> program = runner->MakeProgram(/*split=*/false, {}, /*trace=*/false);
+  if (!program.ok()) return program.status();
+  runner->program_ = *std::move(program);
+  if (plan.split.has_value()) {
+    program = runner->MakeProgram(/*split=*/true, {}, /*trace=*/false);
+    if (!program.ok()) return program.status();
+    runner->split_program_ = *std::move(program);
+  }
+  return runner;
+}
+
+absl::StatusOr<std::unique_ptr<Program>> SignatureRunner::MakeProgram(bool split, const std::vector<int>& absent,
+                                                                      bool trace) const {
+  const Form& form = FormOf(split);
+  std::vector<std::string> feeds, fetches;
+  if (form.packed) {
+    feeds = {form.arena, form.shapes};
+    if (!form.strings.empty()) feeds.push_back(form.strings);
+  } else {
+    for (size_t i = 0; i < form.parts.size(); ++i) {
+      if (!Contains(absent, form.parts[i])) feeds.push_back(form.tensors[i]);
+    }
+  }
+  for (const Output& output : form.outputs) fetches.push_back(output.tensor);
+  absl::StatusOr<std::unique_ptr<Program>> program = Program::Make(model_, feeds, fetches, trace);
+  if (!program.ok()) return absl::InternalError(plan_.context + ": " + FirstLines(program.status()));
+  return program;
+}
+
+absl::StatusOr<std::vector<tensorflow::Tensor>> SignatureRunner::Feeds(const PackedRequest& request) const {
+  const Form& form = FormOf(request.split);
+  std::vector<tensorflow::Tensor> feeds;
+  if (form.packed) {
+    feeds = {request.arena, request.shapes};
+    if (!form.strings.empty()) feeds.push_back(request.strings);
+    return feeds;
+  }
+  std::vector<PackedInput> inputs;
+  absl::Status status = ParsePackedTensors(form.element_bytes, request.arena, request.shapes, request.strings, &inputs);
+  feeds.reserve(inputs.size());
+  for (size_t i = 0; status.ok() && i < inputs.size(); ++i) {
+    if (Contains(request.absent, form.parts[i])) continue;
+    feeds.emplace_back();
+    status = PackedSlice(inputs[i], form.layout[i], request.arena, request.strings, &feeds.back());
+  }
+  if (!status.ok()) return absl::InternalError(status.message());
+  return feeds;
+}
+
+absl::StatusOr<const Program*> SignatureRunner::ProgramFor(const PackedRequest& request, bool trace) {
+  if (request.split && split_program_ == nullptr) {
+    return absl::InternalError("a request that was packed for another signature");
+  }
+  if (request.absent.empty() && !trace) return request.split ? split_program_.get() : program_.get();
+  const std::lock_guard<std::mutex> lock(others_mutex_);
+  std::unique_ptr<Program>& program = others_[{request.split, trace, request.absent}];
+  if (program == nullptr) {
+    absl::StatusOr<std::unique_ptr<Program>> made = MakeProgram(request.split, request.absent, trace);
+    if (!made.ok()) return made.status();
+    program = *std::move(made);
+  }
+  return program.get();
+}
+
+absl::Status SignatureRunner::Run(const PackedRequest& request, std::vector<tensorflow::Tensor>* outputs,
+                                  tensorflow::RunMetadata* metadata) {
+  const absl::StatusOr<const Program*> program = ProgramFor(request, metadata != nullptr);
+  if (!program.ok()) return program.status();
+  const absl::StatusOr<std::vector<tensorflow::Tensor>> feeds = Feeds(request);
+  if (!feeds.ok()) return feeds.status();
+  return (*program)->Run(*feeds, outputs, metadata);
+}
+
+std::string SignatureRunner::FailureText(const absl::Status& status, const PackedRequest& request) const {
+  std::string message = FirstLines(status);
+  if (message.rfind(plan_.context, 0) != 0) message = plan_.context + ": " + message;
+  if (!IsAboutInput(status)) return message + " (" + absl::StatusCodeToString(status.code()) + ")";
+  const std::string rows = DescribeRows(plan_, request);
+  return rows.empty() ? message : message + "; " + rows;
+}
+
+}  // namespace tfctr
