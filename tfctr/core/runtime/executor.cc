@@ -1,6 +1,11 @@
 #include "tfctr/core/runtime/executor.h"
 
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 
@@ -49,6 +54,23 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& opt
     model->intra_op_ = std::make_unique<CallerThread>();
   }
   model->pools_.intra_op_threadpool = model->intra_op_.get();
+  absl::Status status;
+  if (options.load_nice > 0) {
+    // A thread of its own, as niceness can't be taken back, and never the one that holds Python's lock: whoever holds
+    // that and gets no processor stalls all other threads.
+    std::thread loader([&] {
+      setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), options.load_nice);
+      status = model->LoadSession(options);
+    });
+    loader.join();
+  } else {
+    status = model->LoadSession(options);
+  }
+  if (!status.ok()) return status;
+  return std::shared_ptr<const Model>(std::move(model));
+}
+
+absl::Status Model::LoadSession(const ModelOptions& options) {
   tensorflow::SessionOptions session;
   session.config.set_intra_op_parallelism_threads(options.intra_op_threads);
   session.config.set_inter_op_parallelism_threads(-1);
@@ -60,20 +82,20 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& opt
   absl::Status status = tensorflow::ReadMetaGraphDefFromSavedModel(options.path, tags, &graph);
   if (status.ok()) status = RewriteDevices(options.devices, graph.mutable_graph_def());
   if (status.ok()) RewriteEngines(options.engine, graph.mutable_graph_def());
-  if (status.ok()) status = tensorflow::LoadMetagraphIntoSession(session, graph, &model->session_);
+  if (status.ok()) status = tensorflow::LoadMetagraphIntoSession(session, graph, &session_);
   // Restores the variables where there are any, and runs the init op.
-  if (status.ok()) status = tensorflow::RestoreSession(tensorflow::RunOptions(), graph, options.path, &model->session_);
+  if (status.ok()) status = tensorflow::RestoreSession(tensorflow::RunOptions(), graph, options.path, &session_);
   std::vector<tensorflow::DeviceAttributes> devices;
-  if (status.ok()) status = model->session_->ListDevices(&devices);
+  if (status.ok()) status = session_->ListDevices(&devices);
   if (!status.ok()) return status;
-  for (const tensorflow::DeviceAttributes& device : devices) model->session_devices_.push_back(device.name());
-  model->device_uses_ = DevicesOf(graph.graph_def(), model->session_devices_);
-  model->engines_ = EnginesOf(graph.graph_def());
+  for (const tensorflow::DeviceAttributes& device : devices) session_devices_.push_back(device.name());
+  device_uses_ = DevicesOf(graph.graph_def(), session_devices_);
+  engines_ = EnginesOf(graph.graph_def());
   for (const tensorflow::NodeDef& node : graph.graph_def().node()) {
-    if (node.op() == "PlaceholderWithDefault") model->defaults_.insert(node.name() + ":0");
+    if (node.op() == "PlaceholderWithDefault") defaults_.insert(node.name() + ":0");
   }
-  model->signatures_.swap(*graph.mutable_signature_def());
-  return std::shared_ptr<const Model>(std::move(model));
+  signatures_.swap(*graph.mutable_signature_def());
+  return absl::OkStatus();
 }
 
 absl::Status Model::RunNode(const std::string& node,

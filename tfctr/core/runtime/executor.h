@@ -34,6 +34,8 @@ struct ModelOptions {
   tensorflow::ConfigProto config;  // merged over ours
   DeviceMap devices;               // where nodes of a device go instead
   EngineChoice engine;             // who runs the dense towers
+  int load_nice = 0;               // above 0: loading happens on a thread of this niceness; the model's pools keep the
+                                   // caller's
 };
 
 class Model {
@@ -57,6 +59,7 @@ class Model {
 
  private:
   Model() = default;
+  absl::Status LoadSession(const ModelOptions& options);
 
   std::unique_ptr<tensorflow::thread::ThreadPoolInterface> intra_op_;  // outlives the session
   tensorflow::thread::ThreadPoolOptions pools_;
