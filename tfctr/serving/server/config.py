@@ -145,6 +145,7 @@ def build(
     overrides: Mapping[str, Any] | None = None,
     model_dirs: Sequence[Path] = (),
     more_models: Sequence[ModelConfig] = (),
+    name: str | None = None,
 ) -> ServerConfig:
     """Puts a configuration together.
 
@@ -152,7 +153,8 @@ def build(
       file: JSON file, checked against ``config_schema.json``.
       overrides: same keys as the file's, without ``models``; what is here wins, over models of the file too.
       model_dirs: folders of models that the command line names.
-      more_models: of TF Serving's model file; they get the defaults ``group`` and ``batching``.
+      more_models: of TF Serving's model file; they get the defaults ``group``, ``batching`` and ``poll_seconds``.
+      name: of the model in the one folder of ``model_dirs``; None: the folder's.
 
     Raises:
       UsageError: names the file, the key, what came and what was expected.
@@ -164,7 +166,7 @@ def build(
     config_check.check(extra, "the options")
     _rebase(raw, folder)
     entries = [dict(entry, path=str(folder / entry["path"])) for entry in raw.pop("models", [])]
-    entries += [{"path": str(path)} for path in model_dirs]
+    entries += [{"path": str(path), **({"name": name} if name else {})} for path in model_dirs]
     merged = _merged(raw, extra)
     models = [_model(entry, merged, extra) for entry in entries]
     models += [_with_defaults(one, merged) for one in more_models]
@@ -232,7 +234,7 @@ def _model(entry: Mapping[str, Any], defaults: Mapping[str, Any], forced: Mappin
         group=_group(group),
         batching=None if batching is None else BatchingConfig(**batching),
         op_libraries=tuple(entry.get("op_libraries", ())),
-        poll_seconds=entry.get("poll_seconds", ModelConfig.poll_seconds),
+        poll_seconds=forced.get("poll_seconds", entry.get("poll_seconds", _poll_seconds(defaults))),
     )
 
 
@@ -242,7 +244,12 @@ def _with_defaults(model: ModelConfig, defaults: Mapping[str, Any]) -> ModelConf
         model,
         group=_group(defaults.get("group", {})),
         batching=None if batching is None else BatchingConfig(**batching),
+        poll_seconds=_poll_seconds(defaults),
     )
+
+
+def _poll_seconds(defaults: Mapping[str, Any]) -> float:
+    return float(defaults.get("poll_seconds", ModelConfig.poll_seconds))
 
 
 def _group(values: Mapping[str, Any]) -> GroupConfig:

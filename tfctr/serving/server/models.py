@@ -1,0 +1,105 @@
+"""From the configuration to the models that are served, and from those to what metrics ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tfctr.errors import TfctrError
+from tfctr.serving.group_options import BatchingOptions, GroupOptions
+from tfctr.serving.server.config import ModelConfig, ServerConfig
+from tfctr.serving.versions import AVAILABLE, All, Latest, ModelManager, ModelSpec, Specific, Traffic
+
+_ON_THE_WAY = ("START", "LOADING")
+
+
+def specs(config: ServerConfig) -> list[ModelSpec]:
+    """What the manager is told of each model."""
+    return [spec(model, config.server.drain_seconds) for model in config.models]
+
+
+def spec(model: ModelConfig, drain_seconds: float) -> ModelSpec:
+    """One model. drain_seconds: how long an old version may take to finish what it has."""
+    group, batching = model.group, model.batching
+    versions = model.versions
+    if versions == "all":
+        policy: Any = All()
+    elif isinstance(versions, Mapping):
+        policy = Latest(versions["latest"])
+    else:
+        policy = Specific(tuple(versions))  # type: ignore[arg-type]
+    return ModelSpec(
+        name=model.name,
+        base_path=model.path,
+        policy=policy,
+        labels=dict(model.labels),
+        options=GroupOptions(
+            executors=group.count(),
+            intra_op_threads=group.intra_op_threads,
+            cpu_sets=group.cpu_sets,
+            routing=group.routing,
+            queue_limit=group.queue_limit,
+            batching=None
+            if batching is None
+            else BatchingOptions(max_batch_rows=batching.max_batch_rows, max_delay_us=batching.max_delay_us),
+            op_libraries=model.op_libraries,
+            engine=group.engine,
+            fallback=group.fallback,
+            table_memory=group.table_memory,
+        ),
+        traffic=Traffic(model.traffic.field, dict(model.traffic.weights)) if model.traffic else None,
+        op_libraries=model.op_libraries,
+        poll_seconds=model.poll_seconds,
+        drain_seconds=drain_seconds,
+    )
+
+
+def settled(statuses: Iterable[Any]) -> bool:
+    """Whether every model serves, or is not on the way to: its first load is over."""
+    return all(
+        serves(one) or bool(one.error) or (one.versions and not any(v.state in _ON_THE_WAY for v in one.versions))
+        for one in statuses
+    )
+
+
+def serves(status: Any) -> bool:
+    """Whether a model has a version that answers."""
+    return any(one.state == AVAILABLE for one in status.versions)
+
+
+def why_not(status: Any, path: str) -> str:
+    """Why a model has none."""
+    errors = [status.error] if status.error else []
+    errors += [f"version {one.number}: {one.error}" for one in status.versions if one.error]
+    return f"model {status.name!r} ({path}) does not serve: {'; '.join(errors) or 'no version there'}"
+
+
+class Served:
+    """The manager as metrics see it (``metrics_models.Models``)."""
+
+    def __init__(self, manager: ModelManager):
+        self._manager = manager
+
+    def loaded(self) -> set[tuple[str, int]]:
+        return {
+            (status.name, one.number)
+            for status in self._manager.status()
+            for one in status.versions
+            if one.state == AVAILABLE
+        }
+
+    def groups(self) -> list[tuple[str, int, Mapping[str, Any]]]:
+        made = []
+        for model, version in sorted(self.loaded()):
+            try:
+                with self._manager.acquire(model, version=version) as lease:
+                    made.append((model, version, lease.version.metrics()))
+            except TfctrError:  # it is being unloaded: not in this scrape
+                continue
+        return made
+
+    def statuses(self) -> Iterable[Any]:
+        return self._manager.status()
+
+    def load_failures(self) -> Mapping[str, int]:
+        return self._manager.load_failures()
