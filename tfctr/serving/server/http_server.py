@@ -1,0 +1,175 @@
+"""uvicorn on a thread of its own, with an event loop of its own: a port is bound before the thread starts, so that one
+that is taken is told to whoever asked for it.
+
+Beside uvicorn's own protocol: headers have a size limit and must be complete in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from tfctr.errors import InternalError, UsageError
+from tfctr.serving.server.context import SERVER_NAME
+from tfctr.serving.server.http_app import HttpApp
+from tfctr.serving.server.limits import Limits
+
+_BACKLOG = 1024
+_START_S = 10
+_LOG = logging.getLogger("tfctr.server.http")
+
+
+def _protocol(limits: Limits) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol with the limits that it lacks."""
+
+    class LimitedProtocol(HttpToolsProtocol):
+        _header_bytes = 0
+        _header_timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._expect_headers()  # a client that connects must ask
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._headers_done()
+            super().connection_lost(exc)
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self._header_bytes = 0
+            self._expect_headers()
+
+        def on_url(self, url: bytes) -> None:
+            self._count(len(url))
+            super().on_url(url)
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            self._count(len(name) + len(value))
+            super().on_header(name, value)
+
+        def on_headers_complete(self) -> None:
+            self._headers_done()
+            super().on_headers_complete()
+
+        def _count(self, size: int) -> None:
+            self._header_bytes += size
+            if self._header_bytes > limits.max_header_bytes:
+                raise ValueError(f"headers of more than {limits.max_header_bytes} bytes")
+
+        def _expect_headers(self) -> None:
+            if self._header_timer is None:
+                self._header_timer = self.loop.call_later(limits.idle_seconds, self.transport.close)
+
+        def _headers_done(self) -> None:
+            if self._header_timer is not None:
+                self._header_timer.cancel()
+                self._header_timer = None
+
+    return LimitedProtocol
+
+
+class HttpServer:
+    """One application on one port.
+
+    Args:
+      app: of build_http_app or build_admin_app; closed with the server.
+      host, port: 0 = any free port; :attr:`port` has it.
+      limits: of headers and idle connections.
+      tls: uvicorn's ssl arguments (``tls.http_arguments``).
+
+    Raises:
+      UsageError: the address is taken, or is none of this machine's.
+    """
+
+    def __init__(
+        self, app: HttpApp, host: str, port: int, limits: Limits, tls: dict[str, Any] | None = None, name: str = "http"
+    ):
+        self._app = app
+        self._socket = _bind(host, port, name)
+        self.host, self.port = self._socket.getsockname()[:2]
+        self.scheme = "https" if tls else "http"
+        config = uvicorn.Config(
+            app,
+            http=_protocol(limits),
+            loop="uvloop",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            headers=[("server", SERVER_NAME)],
+            backlog=_BACKLOG,
+            timeout_keep_alive=limits.idle_seconds,
+            proxy_headers=False,
+            **(tls or {}),
+        )
+        self._server = uvicorn.Server(config)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"tfctr-{name}-loop", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """http://127.0.0.1:8501"""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+    def start(self) -> None:
+        """Returns when requests are taken. InternalError: the event loop did not come up."""
+        self._thread.start()
+        waited = threading.Event()
+        for _ in range(_START_S * 100):
+            if self._server.started or self._failure is not None:
+                break
+            waited.wait(0.01)
+        if not self._server.started:
+            self._socket.close()
+            raise InternalError(f"{self.url}: the HTTP server did not start: {self._failure}")
+
+    def stop(self, grace_s: float = 30.0) -> bool:
+        """Takes no new connections, lets the requests inside end for ``grace_s`` seconds, then gives them up.
+
+        Returns:
+          Whether all of them ended in time.
+        """
+        if not self._thread.is_alive():
+            self._socket.close()
+            self._app.close()
+            return True
+        self._server.config.timeout_graceful_shutdown = max(1, round(grace_s)) if grace_s > 0 else 0
+        self._server.should_exit = True
+        if grace_s <= 0:
+            self._server.force_exit = True
+        self._thread.join(grace_s + 5)
+        ended = not self._thread.is_alive() and not self._server.server_state.tasks
+        self._app.close()
+        return ended
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        except BaseException as error:  # of a thread: start() tells it
+            self._failure = error
+            _LOG.error("the HTTP server ended", exc_info=error)
+
+
+def _bind(host: str, port: int, name: str) -> socket.socket:
+    """A socket that listens to nothing yet."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise UsageError(f"{name} address {host!r}, port {port}: {error.strerror}") from error
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except OSError as error:
+        made.close()
+        raise UsageError(f"{name} address {host!r}, port {port}: {error.strerror}") from error
+    return made

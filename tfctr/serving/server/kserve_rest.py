@@ -1,0 +1,308 @@
+"""KServe's v2 REST interface with the binary extension, for the unchanged ``tritonclient.http`` client.
+
+An infer body is JSON, or JSON whose length the header ``inference-header-content-length`` gives, followed by the
+bytes of those inputs that have ``binary_data_size``. Replies are made the same way.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from tfctr.core import library
+from tfctr.errors import InputError
+from tfctr.serving.server import json_body, kserve_models
+from tfctr.serving.server.http_calls import HttpCall, HttpReply, UnimplementedError, error_reply, json_reply
+from tfctr.serving.server.kserve_grpc import EXTENSIONS
+from tfctr.serving.server.kserve_protos import datatype
+from tfctr.serving.server.model_choice import kserve_scheduling, kserve_signature, version_choice
+
+HEADER_LENGTH = b"inference-header-content-length"
+_BINARY = b"application/octet-stream"
+_KEYS = frozenset({"id", "parameters", "inputs", "outputs", "model_name", "model_version"})
+_INPUT_KEYS = frozenset({"name", "shape", "datatype", "data", "parameters"})
+
+
+def infer(call: HttpCall) -> HttpReply:
+    """POST /v2/models/M[/versions/V]/infer"""
+    native = library.native()
+    start = time.perf_counter_ns()
+    body, tail = _split(call)
+    parameters = _parameters(body, "parameters")
+    request_id = json_body.text_of(body, "id")
+    inputs = native.kserve_inputs(_inputs(body), tail)
+    wanted = _outputs(body)
+    priority, timeout_us = kserve_scheduling(parameters)
+    with _acquire(call, lambda field: native.field_hash_of(inputs, field)) as lease:
+        served = lease.version
+        name, handle = kserve_signature(call.model, served, parameters)
+        native_call = call.native_call((call.model, served.number, name), priority=priority, timeout_us=timeout_us)
+        parsed = time.perf_counter_ns()
+        outputs, timing = handle.predict(inputs, native_call)
+        ran = time.perf_counter_ns()
+    call.rows = timing.rows
+    reply = _reply(call, handle.outputs, outputs, wanted, bool(parameters.get("binary_data_output")), request_id)
+    call.ran(timing.as_dict(), parsed - start, time.perf_counter_ns() - ran)
+    return reply
+
+
+def _split(call: HttpCall) -> tuple[dict[str, Any], memoryview | bytes]:
+    """(the JSON, the bytes after it)."""
+    text = call.headers.get(HEADER_LENGTH)
+    body = call.body
+    tail: memoryview | bytes = b""
+    if text is not None:
+        if not text.isdigit() or len(text) > 18 or int(text) > len(body):
+            shown = text[:40].decode("latin-1")
+            raise InputError(f"header Inference-Header-Content-Length is {shown!r}, the body has {len(body)} bytes")
+        length = int(text)
+        tail = body[length:]
+        body = body[:length]
+    parsed = json_body.read(body, call.ctx.limits, "the request's JSON")
+    unknown = sorted(parsed.keys() - _KEYS)
+    if unknown:
+        raise InputError(f"the request's JSON has {unknown[0][:80]!r}; there is: {', '.join(sorted(_KEYS))}")
+    return parsed, tail
+
+
+def _parameters(holder: Mapping[str, Any], where: str) -> dict[str, Any]:
+    found = holder.get("parameters", {})
+    if type(found) is not dict:
+        raise InputError(f"{where}: expected an object")
+    for name in found:
+        if name.startswith("shared_memory_"):
+            raise UnimplementedError(f"{where}: {name}: shared memory is not supported; send the data in the request")
+    return found
+
+
+def _inputs(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The inputs, checked as far as their values do not matter."""
+    found = body.get("inputs")
+    if type(found) is not list or not found:
+        raise InputError("'inputs': expected a list of one or more tensors")
+    seen: set[str] = set()
+    for k, one in enumerate(found):
+        if type(one) is not dict:
+            raise InputError(f"inputs[{k}]: expected an object with name, shape, datatype and data")
+        name = one.get("name")
+        if type(name) is not str or not name:
+            raise InputError(f"inputs[{k}].name: expected a string")
+        if name in seen:
+            raise InputError(f"input {name[:80]!r} is there twice")
+        seen.add(name)
+        unknown = sorted(one.keys() - _INPUT_KEYS)
+        if unknown:
+            raise InputError(f"input {name[:80]!r} has {unknown[0][:80]!r}; there is: {', '.join(sorted(_INPUT_KEYS))}")
+        if "parameters" in one:
+            _parameters(one, f"input {name[:80]!r}: parameters")
+    return found
+
+
+def _outputs(body: Mapping[str, Any]) -> list[tuple[str, bool | None]] | None:
+    """[(output asked for, binary or not or as the request says)]; None: all."""
+    found = body.get("outputs")
+    if found is None or found == []:
+        return None
+    if type(found) is not list:
+        raise InputError("'outputs': expected a list of objects")
+    wanted: list[tuple[str, bool | None]] = []
+    for k, one in enumerate(found):
+        if type(one) is not dict or type(one.get("name")) is not str:
+            raise InputError(f"outputs[{k}]: expected an object with a name")
+        parameters = _parameters(one, f"outputs[{k}].parameters")
+        if parameters.get("classification"):
+            raise UnimplementedError(f"output {one['name'][:80]!r}: the classification extension is not supported")
+        binary = parameters.get("binary_data")
+        if binary is not None and type(binary) is not bool:
+            raise InputError(f"output {one['name'][:80]!r}: binary_data: expected true or false")
+        wanted.append((one["name"], binary))
+    return wanted
+
+
+def _reply(
+    call: HttpCall,
+    described: Sequence[Any],
+    outputs: Mapping[str, Any],
+    wanted: list[tuple[str, bool | None]] | None,
+    binary: bool,
+    request_id: str,
+) -> HttpReply:
+    """Outputs in the order asked for; binary ones lie behind the JSON."""
+    tensors = dict(_tensors(described, outputs))
+    if wanted is None:
+        wanted = [(name, None) for name in tensors]
+    listed: list[dict[str, Any]] = []
+    tail: list[bytes] = []
+    for name, own in wanted:
+        if name not in tensors:
+            raise InputError(f"model {call.model!r}: no output {name[:80]!r}; there is: {', '.join(tensors)}")
+        kind, value = tensors[name]
+        entry: dict[str, Any] = {"name": name, "datatype": kind, "shape": list(value.shape)}
+        if binary if own is None else own:
+            data = _bytes_of(value)
+            entry["parameters"] = {"binary_data_size": len(data)}
+            tail.append(data)
+        else:
+            entry["data"] = _values_of(call.model, name, kind, value)
+        listed.append(entry)
+    made: dict[str, Any] = {"model_name": call.model, "model_version": str(call.version), "outputs": listed}
+    if request_id:
+        made["id"] = request_id
+    text = orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY)
+    if not tail:
+        return HttpReply(text)
+    length = (HEADER_LENGTH, b"%d" % len(text))
+    return HttpReply(b"".join((text, *tail)), _BINARY, headers=[length])
+
+
+def _tensors(described: Sequence[Any], outputs: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, np.ndarray]]]:
+    """(name, (datatype, array)) of all tensors; a sparse or ragged output has several."""
+    for output in described:
+        value = outputs.get(output.name)
+        for role, part in output.parts.items():
+            name = output.name if output.kind == "dense" else f"{output.name}/{role}"
+            if output.kind == "dense":
+                array = value
+            elif output.kind == "sparse":
+                array = getattr(value, role)
+            elif output.kind == "ragged":
+                array = _ragged_part(value, role)
+            else:
+                array = outputs[name]
+            yield name, (datatype(part.dtype), np.asarray(array))
+
+
+def _ragged_part(value: Any, role: str) -> Any:
+    """values, row_splits, row_splits_1, ... of a RaggedTensorValue."""
+    if role == "values":
+        return value.flat_values
+    level = int(role.removeprefix("row_splits").lstrip("_") or 0)
+    return value.nested_row_splits[level]
+
+
+def _bytes_of(value: np.ndarray) -> bytes:
+    """As the binary extension has it: row-major, little-endian; a string is its length in 4 bytes and its bytes."""
+    if value.dtype != object:
+        return value.tobytes()
+    return b"".join(struct.pack("<I", len(one)) + one for one in value.ravel().tolist())
+
+
+def _values_of(model: str, name: str, kind: str, value: np.ndarray) -> Any:
+    """A flat list; what is no number becomes null."""
+    flat = np.ascontiguousarray(value).reshape(-1)
+    if flat.dtype != object:
+        return flat if kind != "BF16" else flat.astype(np.float32)
+    try:
+        return [one.decode() for one in flat.tolist()]
+    except UnicodeDecodeError:
+        raise InputError(f"model {model!r}: output {name!r} is no UTF-8 text; ask for it as binary_data") from None
+
+
+def live(call: HttpCall) -> HttpReply:
+    """GET /v2/health/live"""
+    return json_reply({"live": True})
+
+
+def ready(call: HttpCall) -> HttpReply:
+    """GET /v2/health/ready"""
+    if call.ctx.ready():
+        return json_reply({"ready": True})
+    why = "the server is shutting down" if call.ctx.state.draining else "a model has no version that serves"
+    return error_reply("UNAVAILABLE", why)
+
+
+def model_ready(call: HttpCall) -> HttpReply:
+    """GET /v2/models/M[/versions/V]/ready"""
+    call.model = call.params["model"]
+    choice = version_choice(call.model, call.params.get("version", ""))
+    if kserve_models.model_ready(call.ctx.manager, call.model, *choice):
+        return json_reply({"name": call.model, "ready": True})
+    return error_reply("UNAVAILABLE", f"model {call.model!r} has no such version that serves")
+
+
+def server_metadata(call: HttpCall) -> HttpReply:
+    """GET /v2"""
+    return json_reply({"name": call.ctx.name, "version": call.ctx.version, "extensions": list(EXTENSIONS)})
+
+
+def metadata(call: HttpCall) -> HttpReply:
+    """GET /v2/models/M[/versions/V]"""
+    with _acquire(call, None) as lease:
+        return json_reply(kserve_models.model_metadata(call.ctx.manager, call.model, lease.version))
+
+
+def config(call: HttpCall) -> HttpReply:
+    """GET /v2/models/M[/versions/V]/config"""
+    with _acquire(call, None) as lease:
+        return json_reply(kserve_models.model_config(call.model, lease.version))
+
+
+def statistics(call: HttpCall) -> HttpReply:
+    """GET /v2/models[/M[/versions/V]]/stats"""
+    manager = call.ctx.manager
+    call.model = call.params.get("model", "")
+    version = call.params.get("version", "")
+    found = []
+    if version:
+        chosen = [(call.model, version_choice(call.model, version))]
+    else:
+        chosen = [
+            (status.name, (one.number, None))
+            for status in manager.status(call.model or None)
+            for one in status.versions
+            if one.state == kserve_models.READY
+        ]
+    for name, choice in chosen:
+        with manager.acquire(name, *choice) as lease:
+            found.append(kserve_models.model_statistics(name, lease.version))
+    return json_reply({"model_stats": found})
+
+
+def index(call: HttpCall) -> HttpReply:
+    """POST /v2/repository/index"""
+    body = json_body.read(call.body, call.ctx.limits) if call.body.strip() else {}
+    return json_reply(kserve_models.repository_index(call.ctx.manager, body.get("ready") is True))
+
+
+def load(call: HttpCall) -> HttpReply:
+    """POST /v2/repository/models/M/load"""
+    call.model = call.params["model"]
+    call.ctx.auth.check_public_admin(call.headers.get(b"authorization"), "load")
+    body = json_body.read(call.body, call.ctx.limits) if call.body.strip() else {}
+    parameters = _parameters(body, "parameters")
+    if parameters:
+        names = ", ".join(repr(name[:80]) for name in sorted(parameters))
+        raise InputError(f"model {call.model!r}: load takes no parameters, got {names}")
+    call.ctx.manager.load(call.model)
+    return json_reply({})
+
+
+def unload(call: HttpCall) -> HttpReply:
+    """POST /v2/repository/models/M/unload"""
+    call.model = call.params["model"]
+    call.ctx.auth.check_public_admin(call.headers.get(b"authorization"), "unload")
+    call.ctx.manager.unload(call.model)
+    return json_reply({})
+
+
+def no_shared_memory(call: HttpCall) -> HttpReply:
+    """Whatever is asked of /v2/systemsharedmemory and /v2/cudasharedmemory."""
+    raise UnimplementedError("shared memory is not supported; send the data in the request")
+
+
+def no_settings(call: HttpCall) -> HttpReply:
+    """Trace and log settings."""
+    raise UnimplementedError("this server has no such settings")
+
+
+def _acquire(call: HttpCall, route: Any) -> Any:
+    call.model = call.params["model"]
+    number, label = version_choice(call.model, call.params.get("version", ""))
+    lease = call.ctx.manager.acquire(call.model, number, label, route)
+    call.version = lease.version.number
+    return lease
