@@ -34,6 +34,7 @@ _FOREVER_S = 365 * 24 * 3600.0
 _LONGEST_DETAILS = 2000  # of a status message: it travels in trailers, whose size clients limit (8 KB)
 _LONGEST_ID = 128
 _ARRIVED: contextvars.ContextVar[float] = contextvars.ContextVar("arrived")
+_STAGES = ("parse", "pack", "queue", "batch", "run", "split", "reply")
 _IDS = itertools.count(1)
 _PROCESS = secrets.token_hex(4)
 
@@ -62,8 +63,8 @@ class Rpc:
     """A request in work. model, version: known once the message was read; the record of the answer names them."""
 
     __slots__ = (
-        "_context", "_ctx", "_default_ms", "api", "arrived", "authorization", "deadline_ns", "method", "model",
-        "reply", "request_id", "timing", "version",
+        "_context", "_ctx", "_waited", "api", "arrived", "authorization", "deadline_ns", "method", "model",
+        "request_id", "rows", "timing", "version", "wants_timing",
     )  # fmt: skip
 
     def __init__(self, ctx: ServerContext, context: Any, api: str, method: str):
@@ -74,11 +75,13 @@ class Rpc:
         self.arrived = _ARRIVED.get(0.0) or time.perf_counter()
         self.model = ""
         self.version: int | None = None
+        self.rows = 0
         self.request_id = ""
         self.authorization: str | bytes | None = None
-        self.timing = False
+        self.wants_timing = False
+        self.timing: dict[str, int] | None = None
         self.deadline_ns = 0
-        self.reply: Any = None
+        self._waited = time.perf_counter()
 
     def read_metadata(self) -> None:
         """Request id, timing, and the least of the deadlines that are known before the message is read.
@@ -97,7 +100,7 @@ class Rpc:
             elif key == DEADLINE_MS:
                 asked = value
             elif key == TIMING:
-                self.timing = value not in ("0", "false", "")
+                self.wants_timing = value not in ("0", "false", "")
             elif key == "authorization":
                 self.authorization = value
         if not self.request_id:
@@ -122,7 +125,8 @@ class Rpc:
         A client that goes away, or whose deadline passes, leaves the queue; the rest of its batch is served.
         """
         call = self.call(spec, priority=priority, timeout_us=timeout_us)
-        self.reply = reply = handle.serve(protocol, body, call)
+        reply = handle.serve(protocol, body, call)
+        self.timing, self.rows = reply.timing, reply.rows
         return reply.body  # type: ignore[no-any-return]
 
     def call(
@@ -147,12 +151,9 @@ class Rpc:
 
     def answered(self) -> None:
         """The request succeeded: trailing metadata, record."""
-        seconds = time.perf_counter() - self.arrived
-        reply = self.reply
-        timing = None if reply is None else reply.timing
         trailing = [(REQUEST_ID, self.request_id)]
-        if self.timing and timing is not None:
-            trailing.append((TIMING, json.dumps({**timing, "server": round(seconds * 1e9)}, separators=(",", ":"))))
+        if self.wants_timing:
+            trailing.append((TIMING, self._timing_block()))
         self._context.set_trailing_metadata(trailing)
         self._ctx.answered(
             transport="grpc",
@@ -161,11 +162,21 @@ class Rpc:
             model=self.model,
             version=self.version,
             code="OK",
-            seconds=seconds,
+            seconds=time.perf_counter() - self.arrived,
             request_id=self.request_id,
-            rows=0 if reply is None else reply.rows,
-            timing=timing,
+            rows=self.rows,
+            timing=self.timing,
         )
+
+    def _timing_block(self) -> str:
+        """JSON: nanoseconds by stage. ``wait`` (for the message and a thread), the stages, and ``other`` add up to
+        ``server``; lookup and dense are parts of run."""
+        server = time.perf_counter() - self.arrived
+        block = dict(self.timing or {})
+        block["wait"] = round((self._waited - self.arrived) * 1e9)
+        block["server"] = round(server * 1e9)
+        block["other"] = block["server"] - block["wait"] - sum(block.get(stage, 0) for stage in _STAGES)
+        return json.dumps(block, separators=(",", ":"))
 
     def failed(self, error: Exception) -> tuple[Any, str]:
         """The request failed: (status, its message); recorded."""

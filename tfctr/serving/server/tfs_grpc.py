@@ -119,7 +119,9 @@ class TfServing:
         where = f"model {rpc.model!r}, signature {name!r}"
         tfs_examples.check_method(where, handle.method_name, method)
         inputs = tfs_examples.reader_of(where, handle.inputs, handle.features).inputs(examples)
-        outputs, _ = handle.predict(inputs, rpc.call((rpc.model, served.number, name)))
+        outputs, timing = handle.predict(inputs, rpc.call((rpc.model, served.number, name)))
+        rpc.rows = len(examples)
+        rpc.timing = timing.as_dict()
         if method == tfs_examples.CLASSIFY:
             return tfs_examples.classification_result(where, outputs, len(examples))
         return tfs_examples.regression_result(where, outputs, len(examples))

@@ -16,8 +16,8 @@ _OK, _UNKNOWN = 0, 2
 
 
 def signature_definitions(served: Any) -> dict[str, meta_graph_pb2.SignatureDef]:
-    """Name -> SignatureDef of every signature that may be asked for: the model's own, save that a sparse or ragged tensor
-    is listed as its parts, by the names that requests and replies use for them."""
+    """Name -> SignatureDef of every signature that may be asked for: the model's own, save that a sparse or ragged
+    tensor is listed as its parts, by the names that requests and replies use for them."""
     return {name: _definition(handle) for name, handle in sorted(served.signatures.items())}
 
 
