@@ -6,6 +6,7 @@
 #include "tfctr/core/runtime/py_engines.h"
 #include "tfctr/core/runtime/py_json.h"
 #include "tfctr/core/runtime/py_lookup.h"
+#include "tfctr/core/runtime/py_metrics.h"
 #include "tfctr/core/runtime/py_overlays.h"
 #include "tfctr/core/runtime/py_runtime.h"
 #include "tfctr/core/runtime/py_serving.h"
@@ -21,6 +22,7 @@ PYBIND11_MODULE(_native, module) {
   tfctr::BindServing(module);
   tfctr::BindBatch(module);
   tfctr::BindLookup(module);
+  tfctr::BindMetrics(module);
   tfctr::BindJson(module);
   tfctr::BindEngines(module);
   tfctr::BindWire(module);
