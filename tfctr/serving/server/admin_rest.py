@@ -11,8 +11,11 @@ from typing import Any
 
 from tfctr.errors import InputError
 from tfctr.serving.server import json_body
+from tfctr.serving.server.context import ServerContext
+from tfctr.serving.server.http_app import Endpoint, HttpApp, add_common
 from tfctr.serving.server.http_calls import HttpCall, HttpReply, json_reply
 
+_THREADS = 4
 _KEYS = {
     "load": frozenset({"version"}),
     "unload": frozenset({"version"}),
@@ -20,6 +23,19 @@ _KEYS = {
     "rollback": frozenset({"version"}),
     "label": frozenset({"label", "version"}),
 }
+
+
+def build_admin_app(ctx: ServerContext) -> HttpApp:
+    """Administration, health and metrics, for the admin port."""
+    app = HttpApp(ctx, "admin", _THREADS, ctx.auth.check_admin)
+    app.add("/v1/status", Endpoint(app, "admin", "status", status))
+    for verb in _KEYS:
+        app.add(
+            f"/v1/models/{{model}}:{verb}", Endpoint(app, "admin", verb, handler(verb), http=("POST",), changes=True)
+        )
+    app.add("/v1/models/{model}", Endpoint(app, "admin", "status", model_status))
+    add_common(app)
+    return app
 
 
 def status(call: HttpCall) -> HttpReply:

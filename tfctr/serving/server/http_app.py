@@ -1,4 +1,4 @@
-"""Both protocols, metrics and health on one HTTP port, and the admin port: ASGI applications over one context.
+"""Both protocols, metrics and health on one HTTP port: an ASGI application over the server's context.
 
 Starlette's router finds the handler. The event loop reads bodies and writes replies; a handler runs on a thread of a
 bounded pool, where it waits for the model without the GIL. A client that goes away cancels its request.
@@ -14,7 +14,7 @@ from typing import Any
 from starlette.routing import Route, Router
 
 from tfctr.errors import CancelledError, DeadlineError, NotFoundError, OverloadedError
-from tfctr.serving.server import admin_rest, json_body, kserve_rest, tfs_rest
+from tfctr.serving.server import json_body, kserve_rest, tfs_rest
 from tfctr.serving.server.context import REQUEST_ID, TIMING, ServerContext
 from tfctr.serving.server.http_calls import HttpCall, HttpReply, error_reply
 from tfctr.serving.server.limits import Gate, TooLargeError
@@ -49,10 +49,10 @@ class HttpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._router(scope, receive, send)
 
-    def close(self) -> None:
-        """Waits for the handlers that run; those that have not begun never do."""
-        self.pool.shutdown(wait=True, cancel_futures=True)
-        self.changes.shutdown(wait=True, cancel_futures=True)
+    def close(self, wait: bool = True) -> None:
+        """Ends the threads, after the handlers that run (wait); those that have not begun never do."""
+        self.pool.shutdown(wait=wait, cancel_futures=True)
+        self.changes.shutdown(wait=wait, cancel_futures=True)
 
 
 class Endpoint:
@@ -214,19 +214,7 @@ def build_http_app(ctx: ServerContext) -> HttpApp:
     app = HttpApp(ctx, "http", ctx.http_threads, ctx.auth.check)
     _add_tf_serving(app)
     _add_kserve(app)
-    _add_common(app)
-    return app
-
-
-def build_admin_app(ctx: ServerContext) -> HttpApp:
-    """Administration, health and metrics, for the admin port."""
-    app = HttpApp(ctx, "admin", 4, ctx.auth.check_admin)
-    app.add("/v1/status", Endpoint(app, "admin", "status", admin_rest.status))
-    for verb in ("load", "unload", "reload", "rollback", "label"):
-        endpoint = Endpoint(app, "admin", verb, admin_rest.handler(verb), http=("POST",), changes=True)
-        app.add(f"/v1/models/{{model}}:{verb}", endpoint)
-    app.add("/v1/models/{model}", Endpoint(app, "admin", "status", admin_rest.model_status))
-    _add_common(app)
+    add_common(app)
     return app
 
 
@@ -274,7 +262,8 @@ def _add_kserve(app: HttpApp) -> None:
         app.add(path, Endpoint(app, "kserve", "Settings", kserve_rest.no_settings, http=("GET", "POST")))
 
 
-def _add_common(app: HttpApp) -> None:
+def add_common(app: HttpApp) -> None:
+    """Health and metrics."""
     for path in ("/v2/health/live", "/healthz"):
         app.add(path, Endpoint(app, "", "", kserve_rest.live, open_=True, inline=True))
     for path in ("/v2/health/ready", "/readyz"):

@@ -1,5 +1,4 @@
-"""uvicorn on a thread of its own, with an event loop of its own: a port is bound before the thread starts, so that one
-that is taken is told to whoever asked for it.
+"""uvicorn on a thread of its own, with an event loop of its own, over a socket that is bound already.
 
 Beside uvicorn's own protocol: headers have a size limit and must be complete in time.
 """
@@ -10,18 +9,20 @@ import asyncio
 import logging
 import socket
 import threading
+import time
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tfctr.errors import InternalError, UsageError
+from tfctr.errors import InternalError
 from tfctr.serving.server.context import SERVER_NAME
 from tfctr.serving.server.http_app import HttpApp
 from tfctr.serving.server.limits import Limits
 
 _BACKLOG = 1024
 _START_S = 10
+_FORCED_S = 2
 _LOG = logging.getLogger("tfctr.server.http")
 
 
@@ -75,24 +76,20 @@ def _protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
 
 class HttpServer:
-    """One application on one port.
+    """One application on one port. One start and one stop.
 
     Args:
+      name: "http" or "admin", for threads and messages.
       app: of build_http_app or build_admin_app; closed with the server.
-      host, port: 0 = any free port; :attr:`port` has it.
+      sock: bound to where it serves (``ports.listen``, :func:`bound`); closed with the server.
       limits: of headers and idle connections.
       tls: uvicorn's ssl arguments (``tls.http_arguments``).
-
-    Raises:
-      UsageError: the address is taken, or is none of this machine's.
     """
 
-    def __init__(
-        self, app: HttpApp, host: str, port: int, limits: Limits, tls: dict[str, Any] | None = None, name: str = "http"
-    ):
+    def __init__(self, name: str, app: HttpApp, sock: socket.socket, limits: Limits, tls: dict[str, Any] | None = None):
         self._app = app
-        self._socket = _bind(host, port, name)
-        self.host, self.port = self._socket.getsockname()[:2]
+        self._socket = sock
+        self.host, self.port = sock.getsockname()[:2]
         self.scheme = "https" if tls else "http"
         config = uvicorn.Config(
             app,
@@ -123,33 +120,39 @@ class HttpServer:
     def start(self) -> None:
         """Returns when requests are taken. InternalError: the event loop did not come up."""
         self._thread.start()
-        waited = threading.Event()
-        for _ in range(_START_S * 100):
-            if self._server.started or self._failure is not None:
-                break
-            waited.wait(0.01)
+        until = time.monotonic() + _START_S
+        while not self._server.started and self._failure is None and time.monotonic() < until:
+            self._thread.join(0.005)
         if not self._server.started:
             self._socket.close()
             raise InternalError(f"{self.url}: the HTTP server did not start: {self._failure}")
 
-    def stop(self, grace_s: float = 30.0) -> bool:
-        """Takes no new connections, lets the requests inside end for ``grace_s`` seconds, then gives them up.
+    def ask_to_stop(self) -> None:
+        """Takes no new connections from now on; those that are idle are closed, requests inside go on."""
+        self._server.should_exit = True
+
+    def join(self, until: float) -> bool:
+        """Waits for the requests inside until ``until`` (time.monotonic), gives up those that are left.
 
         Returns:
           Whether all of them ended in time.
         """
-        if not self._thread.is_alive():
-            self._socket.close()
-            self._app.close()
-            return True
-        self._server.config.timeout_graceful_shutdown = max(1, round(grace_s)) if grace_s > 0 else 0
-        self._server.should_exit = True
-        if grace_s <= 0:
-            self._server.force_exit = True
-        self._thread.join(grace_s + 5)
-        ended = not self._thread.is_alive() and not self._server.server_state.tasks
-        self._app.close()
-        return ended
+        self.ask_to_stop()
+        clean = True
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, until - time.monotonic()))
+            clean = not self._thread.is_alive()
+            if not clean:
+                self._server.force_exit = True
+                self._server.config.timeout_graceful_shutdown = 0
+                self._thread.join(_FORCED_S)
+        self._socket.close()
+        self._app.close(wait=clean)
+        return clean
+
+    def stop(self, grace_s: float = 30.0) -> bool:
+        """:meth:`join`, ``grace_s`` seconds from now."""
+        return self.join(time.monotonic() + grace_s)
 
     def _run(self) -> None:
         try:
@@ -159,17 +162,14 @@ class HttpServer:
             _LOG.error("the HTTP server ended", exc_info=error)
 
 
-def _bind(host: str, port: int, name: str) -> socket.socket:
-    """A socket that listens to nothing yet."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise UsageError(f"{name} address {host!r}, port {port}: {error.strerror}") from error
+def bound(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
+    """A socket bound to an address. OSError: it is taken, or none of this machine's."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    made = socket.socket(family, kind, protocol)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-    except OSError as error:
+    except OSError:
         made.close()
-        raise UsageError(f"{name} address {host!r}, port {port}: {error.strerror}") from error
+        raise
     return made
