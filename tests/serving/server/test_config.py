@@ -144,6 +144,7 @@ def test_options_win_over_the_file_and_over_its_models(tmp_path):
         ("{", ["line 1, column 2"]),
         ('{"models": [], "models": []}', ["'models'", "twice"]),
         ('{"logs": {"slow_ms": NaN}}', ["NaN is not a number of JSON"]),
+        ('{"models": [{"path": "a", "poll_seconds": 1e999}]}', ["models[0].poll_seconds is inf", "finite"]),
         ("[" * 100_000, ["nested too deep"]),
         ({}, ["no model is named", "MODEL_DIR"]),
         ({"models": [{"path": "x/a"}, {"path": "y/a"}]}, ["model 'a' is there twice", "x/a", "y/a"]),

@@ -10,6 +10,7 @@ import difflib
 import functools
 import importlib.resources
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -78,9 +79,18 @@ def parse(text: str, where: str) -> dict[str, Any]:
 
 def check(data: Any, where: str) -> None:
     """Checks parsed data against the schema; UsageError names the first wrong place."""
+    _check_finite(data, where, ())
     errors = sorted(_validator().iter_errors(data), key=lambda error: [str(part) for part in error.absolute_path])
     if errors:
         raise UsageError(f"{where}: {_words(errors[0])}")
+
+
+def _check_finite(value: Any, where: str, path: tuple[Any, ...]) -> None:
+    """1e999 is infinite once it is read, and passes every minimum."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{where}: {_place(path)} is {value}, expected a finite number")
+    for key, one in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        _check_finite(one, where, (*path, key))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -26,12 +26,13 @@ from tfctr.core import library
 from tfctr.errors import UnavailableError
 from tfctr.serving.server import ports, tls
 from tfctr.serving.server.auth import Auth
-from tfctr.serving.server.config import ServerConfig, is_loopback, read_token
+from tfctr.serving.server.config import PortsConfig, ServerConfig, is_loopback, read_token
 from tfctr.serving.server.context import ServerContext
 from tfctr.serving.server.logs import RequestLog
 from tfctr.serving.server.metrics import Metrics
 
 if TYPE_CHECKING:
+    from tfctr.serving.server.http_server import HttpServer
     from tfctr.serving.versions import ModelManager
 
 _POLL_S = 0.05
@@ -60,10 +61,11 @@ class Server:
         self.log = log or RequestLog(config.logs)
         self._manager = manager
         self._grpc: Any = None
-        self._fronts: list[ports.HttpFront] = []
-        self._admin: ports.HttpFront | None = None
+        self._http: HttpServer | None = None
+        self._admin: HttpServer | None = None
         self.context: ServerContext | None = None
         self.endpoints = Endpoints(None, None, None)
+        self._stopped = False
 
     def start(self) -> Endpoints:
         """Opens the ports, starts the fronts and begins to load the models.
@@ -71,25 +73,22 @@ class Server:
         Raises:
           UsageError: a port is taken, a TLS file or token is wrong, an op library can't be loaded.
         """
-        config, where = self.config, self.config.server
+        config = self.config
         if config.tls:
             tls.check(config.tls)
-        auth = Auth(read_token(config.tokens.serving_file), read_token(config.tokens.admin_file))
-        scheme = "https" if config.tls else "http"
-        sockets = ports.Sockets(where)
+        where = ports.resolved(config.server)
+        admin = f"{'https' if config.tls else 'http'}://{ports.address(where.admin_host, where.admin_port or 0)}"
+        if where.admin_port is None:
+            admin = "not open on this server (--admin-port)"
+        auth = Auth(read_token(config.tokens.serving_file), read_token(config.tokens.admin_file), admin)
         try:
-            admin = sockets.url(scheme, "admin")
-            auth = dataclasses.replace(auth, admin_address=admin or "not open on this server (--admin-port)")
             library.load()
             library.load_op_libraries(config.op_libraries)
             self.context = self._make_context(auth)
-            grpc_address = self._start_grpc()
-            self._start_http(sockets)
+            self.endpoints = self._start_fronts(where)
         except BaseException:
-            sockets.close()
             self.stop()
             raise
-        self.endpoints = Endpoints(grpc_address, sockets.url(scheme, "http"), admin)
         self._say_open(auth)
         return self.endpoints
 
@@ -119,34 +118,34 @@ class Server:
         gc.freeze()  # what was made so far lives as long as the process: no collection looks at it again
         return not reasons
 
-    def stop(self, hurry: threading.Event | None = None) -> bool:
-        """The way down; False where requests were still inside when ``drain_seconds`` were over.
-
-        Args:
-          hurry: once set, nothing is waited for.
-        """
-        hurry = hurry or threading.Event()
+    def stop(self) -> bool:
+        """The way down; False where requests were still inside when ``drain_seconds`` were over. Again: nothing."""
+        if self._stopped:
+            return True
+        self._stopped = True
         where = self.config.server
         if self.context is not None:
             self.context.state.drain()
-            if self._grpc is not None and where.lameduck_seconds:
-                hurry.wait(where.lameduck_seconds)
+            if where.lameduck_seconds:
+                threading.Event().wait(where.lameduck_seconds)
         until = time.monotonic() + where.drain_seconds
-        stopped = None if self._grpc is None else self._grpc.stop(where.drain_seconds)
+
+        def left() -> float:
+            return max(0.0, until - time.monotonic())
+
         clean = True
-        for front in self._fronts:
-            front.ask_to_stop()
-        for front in self._fronts:
-            clean = front.join(until) and clean
-        if stopped is not None:
-            clean = stopped.wait(max(0.0, until - time.monotonic()) + 1) and clean
+        grpc_stopped = None if self._grpc is None else self._grpc.stop(where.drain_seconds)
+        if self._http is not None:
+            clean = self._http.stop(left())
+        if grpc_stopped is not None:
+            clean = grpc_stopped.wait(left() + 1) and clean
         if self._manager is not None:
-            clean = bool(self._manager.close(max(0.0, until - time.monotonic()))) and clean
+            clean = self._manager.close(left()) is not False and clean
         if self._admin is not None:
-            self._admin.ask_to_stop()
-            self._admin.join(time.monotonic() + 1)
-        self._grpc, self._fronts, self._admin, self._manager = None, [], None, None
-        self.log.event("stopped", clean=clean)
+            self._admin.stop(1.0)
+        self._grpc = self._http = self._admin = self._manager = None
+        if self.context is not None:
+            self.log.event("stopped", clean=clean)
         self.log.close()
         return clean
 
@@ -183,31 +182,25 @@ class Server:
         metrics.watch(Served(self._manager), context.ready)
         return context
 
-    def _start_grpc(self) -> str | None:
-        where = self.config.server
-        if where.grpc_port is None:
-            return None
+    def _start_fronts(self, where: PortsConfig) -> Endpoints:
         from tfctr.serving.server.grpc_server import build_grpc_server
+        from tfctr.serving.server.http_app import build_admin_app, build_http_app
+        from tfctr.serving.server.http_server import HttpServer
 
-        self._grpc = build_grpc_server(self._open())
-        port = ports.bind_grpc(self._grpc, where.host, where.grpc_port, self.config.tls)
-        self._grpc.start()
-        return ports.address(where.host, port)
-
-    def _start_http(self, sockets: ports.Sockets) -> None:
-        from tfctr.serving.server.admin_rest import build_admin_app
-        from tfctr.serving.server.http_app import build_http_app
-
-        for name, build in (("admin", build_admin_app), ("http", build_http_app)):
-            socket = sockets.take(name)
-            if socket is None:
-                continue
-            front = ports.HttpFront(name, build(self._open()), socket, self.config)
-            front.start()
-            if name == "admin":
-                self._admin = front
-            else:
-                self._fronts.append(front)
+        context, limits, options = self._open(), self.config.limits, tls.http_arguments(self.config.tls)
+        grpc_address = None
+        if where.admin_port is not None:
+            app = build_admin_app(context)
+            self._admin = HttpServer(app, where.admin_host, where.admin_port, limits, options, "admin")
+        if where.http_port is not None:
+            self._http = HttpServer(build_http_app(context), where.host, where.http_port, limits, options, "http")
+        if where.grpc_port is not None:
+            self._grpc = build_grpc_server(context)
+            grpc_address = ports.bind_grpc(self._grpc, where, self.config.tls)
+        for front in (self._admin, self._http, self._grpc):
+            if front is not None:
+                front.start()
+        return Endpoints(grpc_address, self._http and self._http.url, self._admin and self._admin.url)
 
     def _open(self) -> ServerContext:
         if self.context is None:
@@ -245,8 +238,8 @@ def serve(config: ServerConfig, ready: Callable[[Server], None]) -> int:
     Returns:
       The exit code: 0 after a stop in which every request inside was answered, 1 where some were cut off.
     """
-    stop, hurry = threading.Event(), threading.Event()
-    _on_signals(stop, hurry)
+    stop = threading.Event()
+    _on_signals(stop)
     server = Server(config)
     server.log.take_over()
     try:
@@ -257,12 +250,12 @@ def serve(config: ServerConfig, ready: Callable[[Server], None]) -> int:
         stop.wait()
         server.log.event("stopping")
     except BaseException:
-        server.stop(hurry)
+        server.stop()
         raise
-    return 0 if server.stop(hurry) else 1
+    return 0 if server.stop() else 1
 
 
-def _on_signals(stop: threading.Event, hurry: threading.Event) -> None:
+def _on_signals(stop: threading.Event) -> None:
     def handle(number: int, _: FrameType | None) -> None:
         if stop.is_set():
             os.write(2, f"tfctr: second {signal.Signals(number).name}: ends at once\n".encode())
