@@ -35,7 +35,8 @@ def test_every_option_reaches_the_configuration(capsys, folder, tmp_path):
         "--poll-seconds", 0.5, "--op-library", "a.so", "--host", "::1", "--grpc-port", 1, "--http-port", "off",
         "--admin-port", 0, "--admin-host", "127.0.0.2", "--tls-certificate", "c", "--tls-key", "k",
         "--tls-client-ca", "ca", "--token-file", "t", "--admin-token-file", "at", "--default-deadline-ms", 50,
-        "--max-body-bytes", 4096, "--max-rows", 10, "--max-concurrent", 11, "--drain-seconds", 1.5, "--log-file", "l", "--log-level", "error",
+        "--max-body-bytes", 4096, "--max-rows", 10, "--max-concurrent", 11,
+        "--drain-seconds", 1.5, "--log-file", "l", "--log-level", "error",
         "--log-requests", "all", "--slow-ms", 5, "--no-metrics",
     )  # fmt: skip
     (model,) = made.pop("models")
