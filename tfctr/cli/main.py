@@ -22,7 +22,7 @@ from tfctr.version import __version__
 
 COMMANDS = (
     "convert", "refresh", "delta", "apply-delta", "compact", "inspect", "verify", "predict", "bench", "bisect",
-    "passes", "export-onnx", "ckpt", "cache", "doctor", "loadtest",
+    "passes", "export-onnx", "ckpt", "cache", "doctor", "serve", "admin", "loadtest",
 )  # fmt: skip
 
 EXIT_CODES = """\
@@ -33,7 +33,7 @@ exit codes:
   3  the outputs of two models differ (verify), or a difference was found (bisect, ckpt diff)
   4  strict refusal: --strict or --require-fused asked for what did not hold; nothing was written
   5  a bundle can't be refreshed (refresh, delta): the model's structure changed; nothing was written, convert it anew
-  6  loadtest: more requests failed than --errors allows, or --p99-ms was not kept
+  6  loadtest: more requests failed than --errors allows, or --p99-ms was not kept; admin status: a model does not serve
 """
 
 
