@@ -13,18 +13,21 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import orjson
 
 from tfctr.core import library
 from tfctr.errors import CancelledError, InputError, TfctrError
 from tfctr.serving import failures
+from tfctr.serving.feature_map import flat_name
 from tfctr.serving.server import json_body
 from tfctr.serving.server.auth import AccessError
 from tfctr.serving.server.context import DEADLINE_MS, REQUEST_ID, TIMING, ServerContext
 from tfctr.serving.server.limits import TooLargeError
+from tfctr.serving.signature_info import Output
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
@@ -221,6 +224,23 @@ def error_reply(code: str, message: str) -> HttpReply:
 def json_reply(value: Any) -> HttpReply:
     """``value`` as JSON."""
     return HttpReply(orjson.dumps(value))
+
+
+def flat_outputs(described: Iterable[Output], outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Every tensor by name; a sparse or ragged output ``x`` has several: ``x/values``, ``x/row_splits``, ..."""
+    made: dict[str, Any] = {}
+    for output in described:
+        value = outputs.get(output.name)
+        for role in output.parts:
+            name = flat_name(output, role)
+            if output.kind == "sparse":
+                made[name] = getattr(value, role)
+            elif output.kind == "ragged":
+                level = int(role.removeprefix("row_splits").lstrip("_") or 0) if role != "values" else 0
+                made[name] = value.flat_values if role == "values" else value.nested_row_splits[level]  # type: ignore
+            else:
+                made[name] = outputs[name]
+    return made
 
 
 def _milliseconds(text: bytes) -> float:

@@ -6,8 +6,6 @@ programs would read alike is refused, and the message says where in the request 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import zlib
 from collections.abc import Mapping
@@ -151,22 +149,6 @@ def _duplicate(body: bytes) -> str | None:
 
     json.loads(body, object_pairs_hook=check)
     return found[0] if found else None
-
-
-def decode_base64(value: Any, path: str) -> Any:
-    """``value`` with each {"b64": text} in it as bytes. Raises InputError, naming ``path``, for text that isn't
-    base64."""
-    if type(value) is list:
-        return [decode_base64(inner, path) if type(inner) in (dict, list) else inner for inner in value]
-    if type(value) is not dict:
-        return value
-    text = value.get("b64")
-    if len(value) != 1 or type(text) is not str:
-        raise InputError(f'{path}: found an object, expected values, or {{"b64": "..."}} for bytes')
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InputError(f"{path}: b64 {text[:24]!r} is no valid base64: {error}") from None
 
 
 def text_of(value: Mapping[str, Any], key: str, default: str = "") -> str:

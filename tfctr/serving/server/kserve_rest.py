@@ -6,20 +6,24 @@ bytes of those inputs that have ``binary_data_size``. Replies are made the same 
 
 from __future__ import annotations
 
-import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import orjson
 
 from tfctr.core import library
 from tfctr.errors import InputError
 from tfctr.serving.server import json_body, kserve_models
-from tfctr.serving.server.http_calls import HttpCall, HttpReply, UnimplementedError, error_reply, json_reply
+from tfctr.serving.server.http_calls import (
+    HttpCall,
+    HttpReply,
+    UnimplementedError,
+    error_reply,
+    flat_outputs,
+    json_reply,
+)
 from tfctr.serving.server.kserve_grpc import EXTENSIONS
-from tfctr.serving.server.kserve_protos import datatype
 from tfctr.serving.server.model_choice import kserve_scheduling, kserve_signature, version_choice
 
 HEADER_LENGTH = b"inference-header-content-length"
@@ -38,7 +42,7 @@ def infer(call: HttpCall) -> HttpReply:
     inputs = native.kserve_inputs(_inputs(body), tail)
     wanted = _outputs(body)
     priority, timeout_us = kserve_scheduling(parameters)
-    with _acquire(call, lambda field: native.field_hash_of(inputs, field)) as lease:
+    with _acquire(call, lambda field: native.field_hash("kserve", inputs, field)) as lease:
         served = lease.version
         name, handle = kserve_signature(call.model, served, parameters)
         native_call = call.native_call((call.model, served.number, name), priority=priority, timeout_us=timeout_us)
@@ -46,16 +50,17 @@ def infer(call: HttpCall) -> HttpReply:
         outputs, timing = handle.predict(inputs, native_call)
         ran = time.perf_counter_ns()
     call.rows = timing.rows
-    reply = _reply(call, handle.outputs, outputs, wanted, bool(parameters.get("binary_data_output")), request_id)
+    tensors = outputs if handle.dense_only else flat_outputs(handle.outputs, outputs)
+    reply = _reply(call, tensors, wanted, parameters.get("binary_data_output") is True, request_id)
     call.ran(timing.as_dict(), parsed - start, time.perf_counter_ns() - ran)
     return reply
 
 
-def _split(call: HttpCall) -> tuple[dict[str, Any], memoryview | bytes]:
+def _split(call: HttpCall) -> tuple[dict[str, Any], bytes]:
     """(the JSON, the bytes after it)."""
     text = call.headers.get(HEADER_LENGTH)
     body = call.body
-    tail: memoryview | bytes = b""
+    tail = b""
     if text is not None:
         if not text.isdigit() or len(text) > 18 or int(text) > len(body):
             shown = text[:40].decode("latin-1")
@@ -125,82 +130,25 @@ def _outputs(body: Mapping[str, Any]) -> list[tuple[str, bool | None]] | None:
 
 
 def _reply(
-    call: HttpCall,
-    described: Sequence[Any],
-    outputs: Mapping[str, Any],
-    wanted: list[tuple[str, bool | None]] | None,
-    binary: bool,
-    request_id: str,
+    call: HttpCall, tensors: dict[str, Any], wanted: list[tuple[str, bool | None]] | None, binary: bool, request_id: str
 ) -> HttpReply:
-    """Outputs in the order asked for; binary ones lie behind the JSON."""
-    tensors = dict(_tensors(described, outputs))
-    if wanted is None:
-        wanted = [(name, None) for name in tensors]
-    listed: list[dict[str, Any]] = []
-    tail: list[bytes] = []
-    for name, own in wanted:
-        if name not in tensors:
-            raise InputError(f"model {call.model!r}: no output {name[:80]!r}; there is: {', '.join(tensors)}")
-        kind, value = tensors[name]
-        entry: dict[str, Any] = {"name": name, "datatype": kind, "shape": list(value.shape)}
-        if binary if own is None else own:
-            data = _bytes_of(value)
-            entry["parameters"] = {"binary_data_size": len(data)}
-            tail.append(data)
-        else:
-            entry["data"] = _values_of(call.model, name, kind, value)
-        listed.append(entry)
-    made: dict[str, Any] = {"model_name": call.model, "model_version": str(call.version), "outputs": listed}
+    """Outputs in the order asked for; binary ones lie behind the JSON. binary: of those that say nothing."""
+    own: dict[str, bool | None] = {}
+    if wanted is not None:
+        own = dict(wanted)
+        missing = own.keys() - tensors.keys()
+        if missing:
+            raise InputError(f"model {call.model!r}: no output {min(missing)[:80]!r}; there is: {', '.join(tensors)}")
+        tensors = {name: tensors[name] for name in own}
+    in_tail = [name for name in tensors if (binary if own.get(name) is None else own[name])]
+    listed, tail = library.native().write_kserve_json(tensors, in_tail, False)
+    head: dict[str, Any] = {"model_name": call.model, "model_version": str(call.version)}
     if request_id:
-        made["id"] = request_id
-    text = orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY)
-    if not tail:
+        head["id"] = request_id
+    text = orjson.dumps(head)[:-1] + b',"outputs":' + listed + b"}"
+    if not in_tail:
         return HttpReply(text)
-    length = (HEADER_LENGTH, b"%d" % len(text))
-    return HttpReply(b"".join((text, *tail)), _BINARY, headers=[length])
-
-
-def _tensors(described: Sequence[Any], outputs: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, np.ndarray]]]:
-    """(name, (datatype, array)) of all tensors; a sparse or ragged output has several."""
-    for output in described:
-        value = outputs.get(output.name)
-        for role, part in output.parts.items():
-            name = output.name if output.kind == "dense" else f"{output.name}/{role}"
-            if output.kind == "dense":
-                array = value
-            elif output.kind == "sparse":
-                array = getattr(value, role)
-            elif output.kind == "ragged":
-                array = _ragged_part(value, role)
-            else:
-                array = outputs[name]
-            yield name, (datatype(part.dtype), np.asarray(array))
-
-
-def _ragged_part(value: Any, role: str) -> Any:
-    """values, row_splits, row_splits_1, ... of a RaggedTensorValue."""
-    if role == "values":
-        return value.flat_values
-    level = int(role.removeprefix("row_splits").lstrip("_") or 0)
-    return value.nested_row_splits[level]
-
-
-def _bytes_of(value: np.ndarray) -> bytes:
-    """As the binary extension has it: row-major, little-endian; a string is its length in 4 bytes and its bytes."""
-    if value.dtype != object:
-        return value.tobytes()
-    return b"".join(struct.pack("<I", len(one)) + one for one in value.ravel().tolist())
-
-
-def _values_of(model: str, name: str, kind: str, value: np.ndarray) -> Any:
-    """A flat list; what is no number becomes null."""
-    flat = np.ascontiguousarray(value).reshape(-1)
-    if flat.dtype != object:
-        return flat if kind != "BF16" else flat.astype(np.float32)
-    try:
-        return [one.decode() for one in flat.tolist()]
-    except UnicodeDecodeError:
-        raise InputError(f"model {model!r}: output {name!r} is no UTF-8 text; ask for it as binary_data") from None
+    return HttpReply(text + tail, _BINARY, headers=[(HEADER_LENGTH, b"%d" % len(text))])
 
 
 def live(call: HttpCall) -> HttpReply:

@@ -18,7 +18,7 @@ from tensorflow.core.example import example_pb2
 from tfctr.core import library
 from tfctr.errors import InputError
 from tfctr.serving.server import json_body, tfs_examples
-from tfctr.serving.server.http_calls import HttpCall, HttpReply, json_reply
+from tfctr.serving.server.http_calls import HttpCall, HttpReply, flat_outputs, json_reply
 from tfctr.serving.server.model_choice import DEFAULT_SIGNATURE, signature_of
 from tfctr.serving.server.tfs_metadata import signature_definitions, version_status
 
@@ -34,7 +34,7 @@ def predict(call: HttpCall) -> HttpReply:
     name = json_body.text_of(body, "signature_name") or DEFAULT_SIGNATURE
     form, given = _form(body)
     columns, rows = _read(call, form, given, body.get("user"))
-    with _acquire(call, lambda field: native.field_hash_of(columns, field)) as lease:
+    with _acquire(call, lambda field: native.field_hash("tfs", columns, field)) as lease:
         served = lease.version
         call.version = served.number
         handle = served.signatures.get(name) or signature_of(call.model, served, name)
@@ -43,7 +43,8 @@ def predict(call: HttpCall) -> HttpReply:
         outputs, timing = handle.predict(inputs, call.native_call((call.model, served.number, name)))
         ran = time.perf_counter_ns()
         if rows is None:
-            text = b'{"outputs": ' + native.write_json(outputs, "columns") + b"}"
+            tensors = outputs if handle.dense_only else flat_outputs(handle.outputs, outputs)
+            text = b'{"outputs": ' + native.write_json(tensors, "columns") + b"}"
         else:
             _check_rows(call.model, name, outputs, rows)
             text = b'{"predictions": ' + native.write_json(outputs, "rows") + b"}"
@@ -63,33 +64,22 @@ def _form(body: Mapping[str, Any]) -> tuple[str, Any]:
     return forms[0], body[forms[0]]
 
 
-def _read(call: HttpCall, form: str, given: Any, user: Any) -> tuple[Any, int | None]:
-    """(input name -> column; or one column where the only input goes unnamed, rows in row form)."""
-    has_bytes = b'"b64"' in call.body
+def _read(call: HttpCall, form: str, given: Any, user: Any) -> tuple[dict[str, Any], int | None]:
+    """(input name -> column, rows in row form). "" is the name of an only input that goes unnamed."""
+    native = library.native()
     if form == "inputs":
         if user is not None:
             raise InputError("'user' goes with 'instances'; in 'inputs', user features have one row")
-        if has_bytes:
-            unnamed = type(given) is not dict or given.keys() == {"b64"}
-            given = (
-                json_body.decode_base64(given, "inputs")
-                if unnamed
-                else {key: json_body.decode_base64(value, f"inputs.{key}") for key, value in given.items()}
-            )
+        if type(given) is not dict or given.keys() == {"b64"}:
+            return {"": native.without_base64(given, "inputs")}, None
+        if b"b64" in call.body:
+            given = {key: native.without_base64(value, f"inputs.{key}") for key, value in given.items()}
         return given, None
     if type(given) is not list or not given:
         raise InputError("'instances': expected a list of one or more rows")
-    rows = len(given)
+    rows = call.rows = len(given)
     _limit_rows(call, rows)
-    call.rows = rows
-    if not all(type(row) is dict for row in given) or (has_bytes and given[0].keys() == {"b64"}):
-        return [
-            json_body.decode_base64(row, f"instances[{k}]") for k, row in enumerate(given)
-        ] if has_bytes else given, rows
-    columns = library.native().instances_to_columns(given)
-    if has_bytes:
-        columns = {key: json_body.decode_base64(column, f"instances: {key}") for key, column in columns.items()}
-    return columns, rows
+    return native.instances_to_columns(given), rows
 
 
 def _limit_rows(call: HttpCall, rows: int) -> None:
@@ -98,27 +88,28 @@ def _limit_rows(call: HttpCall, rows: int) -> None:
         raise InputError(f"the request has {rows} rows, the limit is {limit} (max_rows)")
 
 
-def _inputs(model: str, name: str, handle: Any, columns: Any, rows: int | None, user: Any) -> dict[str, Any]:
+def _inputs(model: str, name: str, handle: Any, columns: dict[str, Any], rows: int | None, user: Any) -> dict[str, Any]:
     """What the signature is run with."""
     where = f"model {model!r}, signature {name!r}"
-    if type(columns) is not dict:
-        if len(handle.inputs) != 1:
-            names = ", ".join(one.name for one in handle.inputs[:8])
+    if "" in columns:
+        names = [one.name for one in handle.inputs]
+        if len(names) != 1 or len(columns) != 1:
             raise InputError(
-                f"{where}: values without a name, expected objects: it has {len(handle.inputs)} inputs: {names}"
+                f"{where}: got values without a name, expected objects: it has {len(names)} inputs, "
+                f"{', '.join(names[:8])}"
             )
-        columns = {handle.inputs[0].name: columns}
+        columns = {names[0]: columns[""]}
     if user is None:
         return columns
     if type(user) is not dict:
         raise InputError(f"{where}: 'user': expected an object, one value per user feature")
     made = dict(columns)
     declared = set(handle.user_features)
+    without_base64 = library.native().without_base64
     for key, value in user.items():
         if key in made:
-            raise InputError(f"{where}: {key!r} is given by the instances and by 'user'")
-        value = json_body.decode_base64(value, f"user.{key}") if type(value) in (dict, list) else value
-        made[key] = [value] if key in declared else [value] * (rows or 1)
+            raise InputError(f"{where}: {key[:80]!r} is given by the instances and by 'user'")
+        made[key] = [without_base64(value, f"user.{key}")] * (1 if key in declared else rows or 1)
     return made
 
 
@@ -192,9 +183,10 @@ def _examples(body: Mapping[str, Any]) -> list[bytes]:
 def _example(features: Mapping[str, Any], path: str) -> example_pb2.Example:
     """Whole numbers are int64, others float, texts and b64 bytes; a list has values of one kind."""
     example = example_pb2.Example()
+    without_base64 = library.native().without_base64
     for name, value in features.items():
         where = f"{path}.{name}"
-        values = json_body.decode_base64(value, where)
+        values = without_base64(value, where)
         _fill(example.features.feature[name], values if type(values) is list else [values], where)
     return example
 
