@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "tfctr/core/runtime/packer.h"
 #include "tfctr/core/runtime/py_runtime.h"
 #include "tfctr/core/runtime/serve_errors.h"
+#include "tfctr/core/runtime/serve_message.h"
 #include "tfctr/core/runtime/serving_group.h"
 #include "tfctr/core/runtime/tensor_array.h"
 
@@ -145,8 +148,7 @@ py::tuple Predict(const PySignature& self, const py::dict& inputs, const PyCall&
   py::dict outputs = OutputsDict(self, std::move(answer.outputs), call.output_filter);
   Timing& timing = answer.timing;
   timing.pack = packed - start;
-  timing.total = group.Now() - start;
-  timing.reply = timing.total - timing.pack - timing.queue - timing.batch - timing.run - timing.split;
+  timing.Close(group.Now() - start);
   return py::make_tuple(outputs, timing);
 }
 
@@ -175,8 +177,7 @@ struct Pending {
       error = raised.value();
     }
     timing.pack = packed_ns - start_ns;
-    timing.total = group.Now() - start_ns;
-    timing.reply = timing.total - timing.pack - timing.queue - timing.batch - timing.run - timing.split;
+    timing.Close(group.Now() - start_ns);
     try {
       done(outputs, error, timing);
     } catch (py::error_already_set& raised) {
@@ -219,8 +220,22 @@ void PredictAsync(const PySignature& self, const py::dict& inputs, const PyCall&
 
 std::unique_ptr<PyReply> Serve(const PySignature& self, const std::string& protocol, const py::bytes& body,
                                const PyCall& call) {
+  const absl::StatusOr<Protocol> of = ProtocolFromName(protocol);
+  if (!of.ok()) throw py::value_error(std::string(of.status().message()));
+  ServingGroup& group = *self.core->group;
+  const Inside inside(&group);
   Claim(call);
-  RaiseServeFailed({FailCode::kInternal, Stage::kParse, "protocol '" + protocol + "' is not read here"});
+  ReplySpec spec;
+  std::tie(spec.model, spec.version, spec.signature) = call.reply_model_spec;
+  spec.outputs = call.output_filter;
+  const std::string_view bytes(PyBytes_AS_STRING(body.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(body.ptr())));
+  MessageReply message;
+  {
+    const py::gil_scoped_release released;
+    message = ServeMessage(&group, *self.signature, *of, bytes, call.call, std::move(spec));
+  }
+  if (!message.failure.ok()) RaiseServeFailed(message.failure);
+  return std::make_unique<PyReply>(PyReply{std::move(message.body), message.timing});
 }
 
 py::dict RunOn(const PySignature& self, int executor, const py::dict& inputs) {

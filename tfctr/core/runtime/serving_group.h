@@ -43,6 +43,12 @@ struct Timing {
   int64_t batch_requests = 0;
   int64_t rows = 0;
   int executor = -1;
+
+  // What is not in another stage (waking up, writing) is the reply's.
+  void Close(int64_t total_ns) {
+    total = total_ns;
+    reply = total - parse - pack - queue - batch - run - split;
+  }
 };
 
 // One signature on all executors.
