@@ -9,6 +9,7 @@ when first used. Serving:
   tfctr.apply_delta(...)      bundle + deltas -> its next version, with hard links; tfctr.compact: overlays merged
   tfctr.bisect(...)           which pass makes a converted model differ
   tfctr.ServingSession(path)  runs a bundle or a SavedModel
+  tfctr.SessionGroup(path)    the same on several executors, with batching; tfctr.GroupOptions, BatchingOptions
   tfctr.load_table(path)      rows of a bundle's table, or of a table file, by key
   tfctr.passes                write and test your own rewrite rule
 
@@ -60,9 +61,11 @@ if TYPE_CHECKING:
     from tfctr.embedding.training import apply_gradients, minimize
     from tfctr.embedding.variable import EmbeddingVariable
     from tfctr.refreshing import refresh
+    from tfctr.serving.group import BatchingOptions, GroupOptions, SessionGroup
     from tfctr.serving.session import ServingSession
 
 __all__ = [
+    "BatchingOptions",
     "BloomAdmission",
     "CapacityEviction",
     "CheckpointOptions",
@@ -70,11 +73,13 @@ __all__ = [
     "CounterAdmission",
     "DeltaCheckpointManager",
     "EmbeddingVariable",
+    "GroupOptions",
     "L2Eviction",
     "Lookup",
     "ManualClock",
     "Normal",
     "ServingSession",
+    "SessionGroup",
     "StepEviction",
     "TruncatedNormal",
     "TtlEviction",
@@ -118,6 +123,7 @@ _FROM = {
     "tfctr.embedding.training": ("apply_gradients", "minimize"),
     "tfctr.embedding.variable": ("EmbeddingVariable",),
     "tfctr.refreshing": ("refresh",),
+    "tfctr.serving.group": ("BatchingOptions", "GroupOptions", "SessionGroup"),
     "tfctr.serving.session": ("ServingSession",),
 }
 # Name -> (module, attribute); None: the module itself.

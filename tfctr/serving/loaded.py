@@ -62,6 +62,7 @@ class Loaded:
     packed: bool
     dense_only: bool
     devices: Mapping[str, Any]
+    description: Mapping[str, Any]
 
     @property
     def signatures(self) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def load(
     paths = [folder / str(file["file"]) for file in files] if store_paths is None else store_paths
 
     def load_with(choice: Mapping[str, Any]) -> Any:
-        with _tables_in(options.table_memory):
+        with tables_in(options.table_memory):
             return load_model(
                 folder, options.tags, options.intra_op_threads, options.config, options.device_map, choice
             )
@@ -92,19 +93,36 @@ def load(
         described.get(options.signature, {}),
         dense_form.Wish(options.engine, options.fallback, options.intra_op_threads),
         load_with,
-        _path_by_index(options.where, paths),
+        path_by_index(options.where, paths),
     )
-    definitions = {name: meta_graph_pb2.SignatureDef.FromString(data) for name, data in model.signatures().items()}
-    hidden = frozenset((*_INTERNAL, *(name for info in described.values() for name in _other_forms(info))))
+    definitions = read_definitions(model)
+    hidden = hidden_signatures(described)
     if options.signature not in definitions:
-        there = ", ".join(sorted(set(definitions) - hidden)) or "none"
-        raise UsageError(f"{options.where}: no signature {options.signature!r}; there is: {there}")
-    applied = tower.applied(described.get(options.signature, {}))
-    return _prepared(folder, model, tower, definitions, hidden, applied, options)
+        raise no_signature(options.where, options.signature, set(definitions) - hidden)
+    made = prepare(folder, definitions, tower.applied(described.get(options.signature, {})), options)
+    return Loaded(
+        model=model,
+        predictor=library.native().Predictor(model, made.description),
+        tower=tower,
+        definitions=definitions,
+        hidden=hidden,
+        info=made.info,
+        features=made.features,
+        users=made.users,
+        outputs=made.outputs,
+        packed=made.packed,
+        dense_only=made.dense_only,
+        devices=device_report(options.where, model.devices()),
+        description=made.description,
+    )
+
+
+def no_signature(where: str, name: str, there: Iterable[str]) -> UsageError:
+    return UsageError(f"{where}: no signature {name!r}; there is: {', '.join(sorted(there)) or 'none'}")
 
 
 @contextlib.contextmanager
-def _tables_in(memory: str | None) -> Iterator[None]:
+def tables_in(memory: str | None) -> Iterator[None]:
     """While a store is opened: how its tables are kept. The native library has one word for the process, so models are
     loaded one after the other."""
     native = library.native()
@@ -122,7 +140,7 @@ def _tables_in(memory: str | None) -> Iterator[None]:
                 native.set_table_memory(before)
 
 
-def _path_by_index(where: str, paths: Sequence[Path]) -> Callable[[int], Path]:
+def path_by_index(where: str, paths: Sequence[Path]) -> Callable[[int], Path]:
     def path(index: int) -> Path:
         if not 0 <= index < len(paths):
             raise CorruptFileError(
@@ -140,15 +158,27 @@ def _recorded_features(folder: Path, described: Mapping[str, Any], signature: st
     return input_features.read(folder).get(signature, ())
 
 
-def _prepared(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A signature as requests meet it. description: what ``_native.Predictor`` and ``Group.signature`` take."""
+
+    description: Mapping[str, Any]
+    info: SignatureInfo
+    features: tuple[Feature, ...]
+    users: users.UserInputs | None
+    outputs: tuple[Output, ...]
+    packed: bool
+    dense_only: bool
+
+
+def prepare(
     folder: Path,
-    model: Any,
-    tower: dense_form.DenseTower,
     definitions: Mapping[str, meta_graph_pb2.SignatureDef],
-    hidden: frozenset[str],
     described: Mapping[str, Any],
     options: LoadOptions,
-) -> Loaded:
+) -> Prepared:
+    """The signature that ``options`` names. described: its entry in the manifest with the forms that its tower runs
+    (``DenseTower.applied``)."""
     where = options.where
     info = read_signature(definitions[options.signature])
     recorded = _recorded_features(folder, described, options.signature)
@@ -164,7 +194,7 @@ def _prepared(
         outputs = read_signature(definitions[packed_name]).outputs
     like = {entry["name"]: (entry.get("domain") or {}).get("like") for entry in described.get("inputs", ())}
     like |= {entry["parts"]["values"]: entry["like"] for entry in given if entry.get("like")}
-    plan = feature_map.describe(
+    description = feature_map.describe(
         f"model '{where}', signature '{options.signature}'",
         info,
         features,
@@ -173,20 +203,25 @@ def _prepared(
         users.describe(where, info, found, definitions) if found else None,
         {name: of for name, of in like.items() if of},
     )
-    return Loaded(
-        model=model,
-        predictor=library.native().Predictor(model, plan),
-        tower=tower,
-        definitions=definitions,
-        hidden=hidden,
+    return Prepared(
+        description=description,
         info=info,
         features=features,
         users=found,
         outputs=outputs,
         packed=packed is not None,
         dense_only=all(output.kind == "dense" for output in outputs),
-        devices=device_report(where, model.devices()),
     )
+
+
+def hidden_signatures(described: Mapping[str, Any]) -> frozenset[str]:
+    """Signatures that only forms of others and the loader use. described: of the manifest."""
+    return frozenset((*_INTERNAL, *(name for info in described.values() for name in _other_forms(info))))
+
+
+def read_definitions(model: Any) -> dict[str, meta_graph_pb2.SignatureDef]:
+    """Signature name -> SignatureDef of a native model."""
+    return {name: meta_graph_pb2.SignatureDef.FromString(data) for name, data in model.signatures().items()}
 
 
 def _other_forms(info: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from tfctr.core import library
 from tfctr.errors import CorruptFileError, TfctrError, UsageError, VersionError
 
 _log = logging.getLogger("tfctr")
+_LOW_PRIORITY = 19  # niceness
 
 
 def find_model(path: str | Path) -> Path:
@@ -45,9 +46,11 @@ def load_model(
     config: config_pb2.ConfigProto | None = None,
     device_map: Mapping[str, str] | None = None,
     engine: Mapping[str, Any] | None = None,
+    low_priority: bool = False,
 ) -> Any:
     """A ``_native.Model``. config: merged over the session's own. device_map: device -> where its nodes go instead.
     engine: provider, precision, options (JSON) and threads of its dense engines instead of the graph's.
+    low_priority: what is served meanwhile goes first.
 
     Raises:
       UsageError: the tags are not there (lists what is), the model needs an op that is not registered, or
@@ -59,8 +62,10 @@ def load_model(
     native = library.native()
     try:
         serialised = b"" if config is None else config.SerializeToString()
-        engines = {"engine": dict(engine)} if engine else {}
-        return native.Model(str(folder), list(tags), intra_op_threads, serialised, dict(device_map or {}), **engines)
+        more: dict[str, Any] = {"engine": dict(engine)} if engine else {}
+        if low_priority:
+            more["load_nice"] = _LOW_PRIORITY
+        return native.Model(str(folder), list(tags), intra_op_threads, serialised, dict(device_map or {}), **more)
     except native.LoadFailed as failure:
         code, message = failure.args
     op = re.search(r"Op type not registered '([^']+)'", message)
