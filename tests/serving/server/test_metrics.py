@@ -1,13 +1,18 @@
 """Metrics: names, buckets and labels as Prometheus reads them; counts survive versions; nothing grows without bound."""
 
 import dataclasses
+import io
+import json
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import parser
 
 from tfctr.serving.server import metrics as server_metrics
+from tfctr.serving.server.logs import RequestLog
 from tfctr.serving.server.metrics import EDGES_S, RETIRE_AFTER_S, Metrics
 from tfctr.serving.server.metrics_models import Growing, cumulative
 
@@ -223,3 +228,47 @@ def test_buckets_add_up():
     made = cumulative([0.1, 0.30000000000000004], [1, 0, 2])
     assert made == [("0.1", 1.0), ("0.3", 1.0), ("+Inf", 3.0)]
     assert list(EDGES_S) == sorted(set(EDGES_S))
+
+
+def dashboard_names(dashboard: Path) -> set[str]:
+    """Every metric that an expression, a variable or an annotation of the dashboard asks for."""
+    found = set()
+
+    def walk(node):
+        if isinstance(node, dict):
+            for key, one in node.items():
+                if key in ("expr", "definition") or key == "query" and isinstance(one, str):
+                    found.update(re.findall(r"(?<![\w:])(?:tfctr|process|:tensorflow)[\w:]*", one))
+                walk(one)
+        elif isinstance(node, list):
+            for one in node:
+                walk(one)
+
+    walk(json.loads(dashboard.read_text()))
+    return found
+
+
+def exported() -> tuple[set[str], set[str]]:
+    """(names of samples, names of families with their type's suffix) of a server that has seen everything."""
+    log = RequestLog(stream=io.StringIO())
+    metrics = Metrics(Models(), log=log, ready=lambda: True)
+    metrics.answered("grpc", "tfs", "Predict", "ranker", 3, "OK", 0.0021)
+    _, body = metrics.render()
+    log.close()
+    families = list(parser.text_string_to_metric_families(body.decode()))
+    return {sample.name for one in families for sample in one.samples}, set(
+        re.findall(r"^# TYPE (\S+) ", body.decode(), re.M)
+    )
+
+
+def test_the_dashboard_asks_for_what_is_exported(repo_root):
+    names = dashboard_names(repo_root / "docs/monitoring/grafana.json")
+    samples, _ = exported()
+    assert len(names) > 20 and names - samples == set()
+
+
+def test_the_documentation_lists_what_is_exported(repo_root):
+    text = (repo_root / "docs/monitoring.md").read_text()
+    listed = set(re.findall(r"^\| `((?:tfctr_|process_|:tensorflow)[\w:]*)", text, re.M))
+    _, families = exported()
+    assert listed == families
