@@ -13,6 +13,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tfctr/core/engines/engine.h"
 #include "tfctr/core/kernels/store_resource.h"
+#include "tfctr/core/profiling/step_record.h"
 
 namespace tfctr {
 namespace {
@@ -66,6 +67,7 @@ class DenseEngineOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    const StepTimer timer(&StepRecord::dense_ns);
     std::shared_ptr<const Opened> opened;
     OP_REQUIRES_OK(context, GetOpened(context, &opened));
     std::vector<InputView> views(spec_.inputs.size());

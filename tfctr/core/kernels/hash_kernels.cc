@@ -4,6 +4,7 @@
 // Work is cut into blocks of 256 keys, which are found (index lines are fetched ahead) and then copied or widened into
 // the output, while their rows are on their way into the cache.
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "tfctr/core/kernels/store_resource.h"
 #include "tfctr/core/lookup/gather.h"
 #include "tfctr/core/lookup/row_format.h"
+#include "tfctr/core/profiling/step_record.h"
 #include "tfctr/core/storage/isa.h"
 #include "tfctr/core/storage/served_table.h"
 
@@ -43,6 +45,7 @@ class HashLookupOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    const StepTimer timer(&StepRecord::lookup_ns);
     std::shared_ptr<const OpenedFiles> files;
     OP_REQUIRES_OK(context, store_.Files(context, 0, &files));
     const ServedTable* table = nullptr;
@@ -59,14 +62,23 @@ class HashLookupOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &rows));
     const int64_t* from = keys.flat<int64_t>().data();
     float* to = rows->flat<float>().data();
+    std::atomic<int64_t> missing{0};
     const auto& workers = *context->device()->tensorflow_cpu_worker_threads();
-    tensorflow::Shard(
-        workers.num_threads, workers.workers, keys.NumElements(), kCyclesPerKey + dim_,
-        [&](int64_t begin, int64_t end) { Gather(*table, from + begin, end - begin, to + begin * dim_); });
+    tensorflow::Shard(workers.num_threads, workers.workers, keys.NumElements(), kCyclesPerKey + dim_,
+                      [&](int64_t begin, int64_t end) {
+                        const int64_t unknown =
+                            Gather(*table, from + begin, end - begin, to + begin * dim_, timer.record() != nullptr);
+                        if (unknown > 0) missing.fetch_add(unknown, std::memory_order_relaxed);
+                      });
+    if (timer.record() != nullptr) {
+      timer.record()->AddTable(StepRecord::TableNumber(table->name()), keys.NumElements(), missing.load());
+    }
   }
 
  private:
-  void Gather(const ServedTable& table, const int64_t* keys, int64_t n, float* out) const {
+  // Returns, if `counting`, how many of the keys the table does not have.
+  int64_t Gather(const ServedTable& table, const int64_t* keys, int64_t n, float* out, bool counting) const {
+    int64_t missing = 0;
     int64_t numbers[kBlock];
     const uint8_t* list[kBlock];
     CopyTask task;
@@ -77,6 +89,7 @@ class HashLookupOp : public OpKernel {
     for (int64_t at = 0; at < n; at += kBlock) {
       task.entries = std::min(kBlock, n - at);
       table.Find(keys + at, static_cast<size_t>(task.entries), numbers);
+      if (counting) missing += std::count(numbers, numbers + task.entries, table.index()->missing);
       for (int64_t k = 0; k < task.entries; ++k) {
         list[k] = table.data() + numbers[k] * table.row_bytes();
         PrefetchRow(list[k], table.row_bytes());
@@ -84,6 +97,7 @@ class HashLookupOp : public OpKernel {
       task.out = reinterpret_cast<uint8_t*>(out + at * dim_);
       kernels_->copy(format_, task);
     }
+    return missing;
   }
 
   const StoreReader store_;

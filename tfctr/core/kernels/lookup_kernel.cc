@@ -16,6 +16,7 @@
 #include "tfctr/core/kernels/store_resource.h"
 #include "tfctr/core/lookup/fused_lookup.h"
 #include "tfctr/core/lookup/packed_layout.h"
+#include "tfctr/core/profiling/step_record.h"
 #include "tfctr/core/storage/isa.h"
 
 namespace tfctr {
@@ -117,6 +118,7 @@ absl::Status ToValueTypes(const std::vector<DataType>& from, const char* what, s
 struct ResolvedFiles {
   std::shared_ptr<const OpenedFiles> files;
   LookupTables tables;
+  std::vector<size_t> table_numbers;  // of each lookup, see StepRecord
 };
 
 class FusedLookupOp : public OpKernel {
@@ -153,6 +155,7 @@ class FusedLookupOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    const StepTimer timer(&StepRecord::lookup_ns);
     std::shared_ptr<const OpenedFiles> files;
     OP_REQUIRES_OK(context, store_.Files(context, kStore, &files));
     RequestState& state = RequestState::OfThread();
@@ -160,6 +163,7 @@ class FusedLookupOp : public OpKernel {
     state.vocabs.resize(files->vocabs.size());
     for (size_t i = 0; i < files->vocabs.size(); ++i) state.vocabs[i] = files->vocabs[i].get();
     Call& call = state.call;
+    call.SetCounting(timer.record() != nullptr);
     std::shared_ptr<const ResolvedFiles> resolved;
     OP_REQUIRES_OK(context, Resolve(files, &resolved));
     const TensorInputs inputs(context, layout_, &state);
@@ -172,6 +176,10 @@ class FusedLookupOp : public OpKernel {
     tensorflow::Shard(workers.num_threads, workers.workers, call.work(), call.work_cost(),
                       [this, &call](int64_t begin, int64_t end) { plan_->Run(begin, end, &call); });
     OP_REQUIRES_OK(context, ToTensorFlow(plan_->Finish(&call)));
+    if (timer.record() == nullptr) return;
+    for (size_t i = 0; i < resolved->table_numbers.size(); ++i) {
+      timer.record()->AddTable(resolved->table_numbers[i], plan_->Lookups(call, i), plan_->DefaultRows(call, i));
+    }
   }
 
  private:
@@ -185,6 +193,7 @@ class FusedLookupOp : public OpKernel {
     std::vector<const ServedTable*> tables;
     for (const auto& table : files->served) tables.push_back(table.get());
     TF_RETURN_IF_ERROR(ToTensorFlow(plan_->ResolveTables(tables, &made->tables)));
+    for (const LookupTable& table : made->tables) made->table_numbers.push_back(StepRecord::TableNumber(table.name));
     *resolved = made;
     std::atomic_store(&resolved_, *resolved);
     return absl::OkStatus();

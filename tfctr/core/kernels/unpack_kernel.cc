@@ -9,6 +9,7 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tfctr/core/kernels/unpack_slices.h"
 #include "tfctr/core/lookup/packed_layout.h"
+#include "tfctr/core/profiling/step_record.h"
 
 namespace tfctr {
 namespace {
@@ -40,6 +41,7 @@ class UnpackOp : public tensorflow::OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    const StepTimer timer(&StepRecord::pack_ns);
     const tensorflow::Tensor& arena = context->input(0);
     const tensorflow::Tensor& strings = context->input(2);
     std::vector<PackedInput> inputs;

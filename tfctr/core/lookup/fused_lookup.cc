@@ -202,6 +202,7 @@ BoundFeature& BoundFeature::operator=(const BoundFeature& other) {
   ready_ids = other.ready_ids;
   renumber = other.renumber;
   irregular.store(other.irregular.load());
+  default_rows.store(other.default_rows.load());
   return *this;
 }
 
@@ -386,6 +387,7 @@ Status FusedLookup::Prepare(const LookupInputs& inputs, const LookupTables& tabl
       PrefetchBytes(&call->features_[i + 2], sizeof(BoundFeature));
     }
     b->source = f.is_copy ? nullptr : &tables[i];
+    if (call->counting_) b->default_rows.store(0, std::memory_order_relaxed);
     if (!f.is_copy) {
       b->table = tables[i].data;
       b->table_rows = tables[i].rows;

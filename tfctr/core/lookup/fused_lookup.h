@@ -99,6 +99,7 @@ struct BoundFeature {
   const int64_t* ready_ids = nullptr;  // ids after their steps (hashed: row numbers), where they are shared
   bool renumber = false;               // what the steps leave must be made row numbers
   std::atomic<bool> irregular{false};
+  mutable std::atomic<int64_t> default_rows{0};  // keys of a hash file that it does not have; only while counting
 
   BoundFeature() = default;
   BoundFeature(const BoundFeature& other) { *this = other; }
@@ -118,6 +119,8 @@ class Call {
   // Nanoseconds of one unit, roughly.
   int64_t work_cost() const { return work_cost_; }
   const std::vector<OutputShape>& outputs() const { return outputs_; }
+  // Whether keys that a hash file does not have are counted. Set before Prepare; stays.
+  void SetCounting(bool counting) { counting_ = counting; }
   // Memory of output k, row-major [rows, columns], 16-byte aligned or better. Set before Run.
   void SetOutput(size_t k, void* data) { output_data_[k] = static_cast<uint8_t*>(data); }
 
@@ -130,6 +133,7 @@ class Call {
   std::vector<int32_t> first_feature_;  // of each output
   StepContext steps_;
   std::vector<std::vector<int64_t>> shared_ids_;
+  bool counting_ = false;
   int64_t id_work_ = 0;
   int64_t work_ = 0;
   int64_t work_cost_ = 1;
@@ -155,6 +159,14 @@ class FusedLookup {
   void RunIds(int64_t begin, int64_t end, Call* call) const;
   void Run(int64_t begin, int64_t end, Call* call) const;
   Status Finish(Call* call) const;
+
+  // Of lookup `i` of the spec, after Finish: its ids, and those of them that got the default row (of a call that
+  // counts).
+  int64_t Lookups(const Call& call, size_t i) const { return call.features_[i].values; }
+  int64_t DefaultRows(const Call& call, size_t i) const {
+    const int32_t same = features_[i].same_as;
+    return call.features_[same < 0 ? i : static_cast<size_t>(same)].default_rows.load(std::memory_order_relaxed);
+  }
 
   const GroupSpec& spec() const { return group_; }
 

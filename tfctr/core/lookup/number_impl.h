@@ -90,6 +90,12 @@ static inline void Redirect(const OverlayIndex& overlay, const HeldKeys& held, i
   }
 }
 
+static inline int64_t CountEqual(const int64_t* numbers, int64_t n, int64_t wanted) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i) count += numbers[i] == wanted ? 1 : 0;
+  return count;
+}
+
 // kOneHash: base and overlay have one salt.
 template <bool kOverlay, bool kOneHash>
 static inline void FetchLines(const NumberTask& task, const int64_t* keys, int64_t first, int64_t n,
@@ -136,6 +142,7 @@ static void FindNumbers(const NumberTask& task) {
       for (; dropped != 0; dropped &= dropped - 1) keys[begin + __builtin_ctz(dropped)] = -1;
     }
     if (kOverlay) Redirect(*task.overlay, held, keys);
+    if (task.missing != nullptr) *task.missing += CountEqual(keys, n, task.index->missing);
   }
 }
 

@@ -27,6 +27,7 @@ struct NumberTask {
   int64_t wrap = 0;                // of a table file: negative ids get this added if that leads into the table
   const uint8_t* table = nullptr;  // of a hash file: where its rows lie, to be fetched;
   int64_t row_bytes = 0;           // from one row to the next; 0: fetch none
+  int64_t* missing = nullptr;      // of a hash file: gets the keys added that it does not have; nullptr: not counted
 };
 
 using NumberKernel = void (*)(const NumberTask& task);

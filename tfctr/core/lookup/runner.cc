@@ -284,7 +284,10 @@ bool Runner::ReadNumbers(const Feature& f, const BoundFeature& b, int64_t begin,
       return false;
     }
   }
-  if (b.renumber) b.source->numbers.Run(s_.ids.ids(), s_.ids.size(), f.wrap, f.prune_negative, hint != nullptr);
+  if (b.renumber) {
+    b.source->numbers.Run(s_.ids.ids(), s_.ids.size(), f.wrap, f.prune_negative, hint != nullptr,
+                          call_->counting_ && f.hashed ? &b.default_rows : nullptr);
+  }
   return true;
 }
 

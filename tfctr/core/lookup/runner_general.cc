@@ -142,7 +142,12 @@ void Runner::NumberEntries(const Feature& f, const BoundFeature& b) {
   s_.numbers.resize(n);
   for (size_t k = 0; k < n; ++k) s_.numbers[k] = s_.entries[k].id;
   b.source->numbers.Run(s_.numbers.data(), static_cast<int64_t>(n), 0, false, false);
-  for (size_t k = 0; k < n; ++k) s_.entries[k].id = s_.numbers[k];
+  int64_t missing = 0;
+  for (size_t k = 0; k < n; ++k) {
+    s_.entries[k].id = s_.numbers[k];
+    missing += !s_.entries[k].masked && b.source->numbers.IsDefaultRow(s_.numbers[k]) ? 1 : 0;
+  }
+  if (call_->counting_ && missing > 0) b.default_rows.fetch_add(missing, std::memory_order_relaxed);
 }
 
 // Turns the entries, sorted by row, into list, counts, weights and divisors.
@@ -218,6 +223,7 @@ Status Runner::GeneralBlock(int32_t index, const Part& part, bool careful, bool*
 
 Status Runner::Careful(int32_t index) {
   const BoundFeature& b = call_->features_[index];
+  if (call_->counting_) b.default_rows.store(0, std::memory_order_relaxed);  // all of it runs again
   bool regular = true;
   const Status status = GeneralBlock(index, {0, b.row_count, 0, b.values}, true, &regular);
   if (status.ok()) Flush();

@@ -114,7 +114,14 @@ void FusedLookup::RunIds(int64_t begin, int64_t end, Call* call) const {
     for (int64_t at = std::max<int64_t>(0, begin - start); at < to; at += kChunkValues) {
       const int64_t next = std::min(to, at + kChunkValues);
       if (block.Run(b.ids, at, next, f.spec.steps.data(), f.step_count, last_dim, call->steps_).ok()) {
-        if (f.hashed) b.source->numbers.Run(block.ids(), next - at, 0, f.prune_negative, false);
+        if (f.hashed) {
+          std::atomic<int64_t> missing{0};
+          b.source->numbers.Run(block.ids(), next - at, 0, f.prune_negative, false,
+                                call->counting_ ? &missing : nullptr);
+          for (const int32_t i : shared_ids_[k]) {
+            if (missing > 0) call->features_[i].default_rows.fetch_add(missing, std::memory_order_relaxed);
+          }
+        }
         std::copy_n(block.ids(), next - at, call->shared_ids_[k].data() + at);
         continue;
       }
