@@ -226,7 +226,7 @@ def _given(value: Any) -> Any:
 def announce(server: Server, *, as_json: bool) -> None:
     """The line that says that everything serves."""
     where = server.endpoints
-    statuses = server.manager.status()
+    statuses = server.manager.statuses()
     serving = {
         one.name: [version.number for version in one.versions if version.state == "AVAILABLE"] for one in statuses
     }

@@ -1,16 +1,13 @@
-"""From the configuration to the models that are served, and from those to what metrics ask."""
+"""From the configuration to the models that are served."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from tfctr.errors import TfctrError
 from tfctr.serving.group_options import BatchingOptions, GroupOptions
 from tfctr.serving.server.config import ModelConfig, ServerConfig
-from tfctr.serving.versions import AVAILABLE, All, Latest, ModelManager, ModelSpec, Specific, Traffic
-
-_ON_THE_WAY = ("START", "LOADING")
+from tfctr.serving.versions import AVAILABLE, All, Latest, ModelSpec, Specific, Traffic
 
 
 def specs(config: ServerConfig) -> list[ModelSpec]:
@@ -42,7 +39,6 @@ def spec(model: ModelConfig, drain_seconds: float) -> ModelSpec:
             batching=None
             if batching is None
             else BatchingOptions(max_batch_rows=batching.max_batch_rows, max_delay_us=batching.max_delay_us),
-            op_libraries=model.op_libraries,
             engine=group.engine,
             fallback=group.fallback,
             table_memory=group.table_memory,
@@ -51,14 +47,6 @@ def spec(model: ModelConfig, drain_seconds: float) -> ModelSpec:
         op_libraries=model.op_libraries,
         poll_seconds=model.poll_seconds,
         drain_seconds=drain_seconds,
-    )
-
-
-def settled(statuses: Iterable[Any]) -> bool:
-    """Whether every model serves, or is not on the way to: its first load is over."""
-    return all(
-        serves(one) or bool(one.error) or (one.versions and not any(v.state in _ON_THE_WAY for v in one.versions))
-        for one in statuses
     )
 
 
@@ -72,34 +60,3 @@ def why_not(status: Any, path: str) -> str:
     errors = [status.error] if status.error else []
     errors += [f"version {one.number}: {one.error}" for one in status.versions if one.error]
     return f"model {status.name!r} ({path}) does not serve: {'; '.join(errors) or 'no version there'}"
-
-
-class Served:
-    """The manager as metrics see it (``metrics_models.Models``)."""
-
-    def __init__(self, manager: ModelManager):
-        self._manager = manager
-
-    def loaded(self) -> set[tuple[str, int]]:
-        return {
-            (status.name, one.number)
-            for status in self._manager.status()
-            for one in status.versions
-            if one.state == AVAILABLE
-        }
-
-    def groups(self) -> list[tuple[str, int, Mapping[str, Any]]]:
-        made = []
-        for model, version in sorted(self.loaded()):
-            try:
-                with self._manager.acquire(model, version=version) as lease:
-                    made.append((model, version, lease.version.metrics()))
-            except TfctrError:  # it is being unloaded: not in this scrape
-                continue
-        return made
-
-    def statuses(self) -> Iterable[Any]:
-        return self._manager.status()
-
-    def load_failures(self) -> Mapping[str, int]:
-        return self._manager.load_failures()

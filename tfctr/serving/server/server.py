@@ -66,6 +66,8 @@ class Server:
         self.context: ServerContext | None = None
         self.endpoints = Endpoints(None, None, None)
         self._stopped = False
+        self.stuck = False
+        """After :meth:`stop`: a thread still loads a model, so the process had better end by ``os._exit``."""
 
     def start(self) -> Endpoints:
         """Opens the ports, starts the fronts and begins to load the models.
@@ -101,14 +103,18 @@ class Server:
         Raises:
           UnavailableError: not one model serves; with each one's reason.
         """
-        from tfctr.serving.server import models
-
         manager = self._open().manager
         stop = given_up or threading.Event()
-        while not stop.is_set() and not models.settled(manager.status()):
-            stop.wait(_POLL_S)
-        if stop.is_set():
-            return False
+        settled = threading.Event()
+
+        def wait() -> None:
+            manager.wait()
+            settled.set()
+
+        threading.Thread(target=wait, name="tfctr-first-load", daemon=True).start()
+        while not settled.wait(_POLL_S):
+            if stop.is_set():
+                return False
         reasons = self._reasons()
         if reasons and len(reasons) == len(self.config.models):
             raise UnavailableError("; ".join(reasons))
@@ -136,13 +142,13 @@ class Server:
         clean = True
         grpc_stopped = None if self._grpc is None else self._grpc.stop(where.drain_seconds)
         if self._http is not None:
-            clean = self._http.stop(left())
+            clean = self._http.join(until)
         if grpc_stopped is not None:
             clean = grpc_stopped.wait(left() + 1) and clean
         if self._manager is not None:
-            clean = self._manager.close(left()) is not False and clean
+            clean = self._close_models(self._manager, left()) and clean
         if self._admin is not None:
-            self._admin.stop(1.0)
+            self._admin.join(time.monotonic() + 1)
         self._grpc = self._http = self._admin = self._manager = None
         if self.context is not None:
             self.log.event("stopped", clean=clean)
@@ -163,11 +169,12 @@ class Server:
         self.stop()
 
     def _make_context(self, auth: Auth) -> ServerContext:
-        from tfctr.serving.server.models import Served, make_manager
+        from tfctr.serving.server import models
+        from tfctr.serving.versions import ModelManager
 
         config = self.config
         if self._manager is None:
-            self._manager = make_manager(config, self.log)
+            self._manager = ModelManager(models.specs(config))
         metrics = Metrics(enabled=config.metrics.enabled, log=self.log)
         context = ServerContext(
             manager=self._manager,
@@ -179,21 +186,23 @@ class Server:
             grpc_threads=config.server.grpc_threads,
             http_threads=config.server.http_threads,
         )
-        metrics.watch(Served(self._manager), context.ready)
+        metrics.watch(self._manager, context.ready)
         return context
 
     def _start_fronts(self, where: PortsConfig) -> Endpoints:
+        from tfctr.serving.server.admin_rest import build_admin_app
         from tfctr.serving.server.grpc_server import build_grpc_server
-        from tfctr.serving.server.http_app import build_admin_app, build_http_app
+        from tfctr.serving.server.http_app import build_http_app
         from tfctr.serving.server.http_server import HttpServer
 
         context, limits, options = self._open(), self.config.limits, tls.http_arguments(self.config.tls)
         grpc_address = None
         if where.admin_port is not None:
-            app = build_admin_app(context)
-            self._admin = HttpServer(app, where.admin_host, where.admin_port, limits, options, "admin")
+            socket = ports.listen(where.admin_host, where.admin_port, "--admin-port")
+            self._admin = HttpServer("admin", build_admin_app(context), socket, limits, options)
         if where.http_port is not None:
-            self._http = HttpServer(build_http_app(context), where.host, where.http_port, limits, options, "http")
+            socket = ports.listen(where.host, where.http_port, "--http-port")
+            self._http = HttpServer("http", build_http_app(context), socket, limits, options)
         if where.grpc_port is not None:
             self._grpc = build_grpc_server(context)
             grpc_address = ports.bind_grpc(self._grpc, where, self.config.tls)
@@ -201,6 +210,15 @@ class Server:
             if front is not None:
                 front.start()
         return Endpoints(grpc_address, self._http and self._http.url, self._admin and self._admin.url)
+
+    def _close_models(self, manager: ModelManager, seconds: float) -> bool:
+        """A load that is under way can't be stopped; it is not waited for longer than for requests."""
+        drained: list[bool] = []
+        closing = threading.Thread(target=lambda: drained.append(manager.close(seconds)), daemon=True)
+        closing.start()
+        closing.join(seconds + 1)
+        self.stuck = closing.is_alive()
+        return bool(drained and drained[0])
 
     def _open(self) -> ServerContext:
         if self.context is None:
@@ -212,7 +230,7 @@ class Server:
         from tfctr.serving.server import models
 
         paths = {model.name: str(model.path) for model in self.config.models}
-        statuses = self._open().manager.status()
+        statuses = self._open().manager.statuses()
         return [models.why_not(one, paths.get(one.name, "")) for one in statuses if not models.serves(one)]
 
     def _say_open(self, auth: Auth) -> None:
@@ -252,7 +270,10 @@ def serve(config: ServerConfig, ready: Callable[[Server], None]) -> int:
     except BaseException:
         server.stop()
         raise
-    return 0 if server.stop() else 1
+    code = 0 if server.stop() else 1
+    if server.stuck:
+        os._exit(code)
+    return code
 
 
 def _on_signals(stop: threading.Event) -> None:
