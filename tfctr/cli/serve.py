@@ -31,7 +31,7 @@ It prints one line once everything serves. Then, from the same machine:
   curl http://127.0.0.1:8501/v2/models/ranker                                                 KServe
   curl http://127.0.0.1:8501/metrics                                                          Prometheus
   tfctr admin status                                                                          versions and labels
-  tfctr loadtest 127.0.0.1:8500 --model ranker                                                how fast it is
+  tfctr loadtest grpc://127.0.0.1:8500/ranker                                                 how fast it is
 
 gRPC clients of both protocols use port 8500, HTTP ones 8501; `tfctr admin` uses 8502. All are on 127.0.0.1 unless
 --host says otherwise. SIGTERM or Ctrl-C: requests inside are answered, then it ends; a second one ends it at once.
