@@ -46,7 +46,7 @@ def warnings(run: Run, connections: int, in_process: bool = False) -> list[str]:
             "one process can: the server may be able to do more"
         )
     p99 = summary.percentile(99.0)
-    if run.mode == "open" and summary.late_ms["p99"] > max(_LATE_MS, _LATE_SHARE * p99):
+    if not in_process and run.mode == "open" and summary.late_ms["p99"] > max(_LATE_MS, _LATE_SHARE * p99):
         found.append(
             f"the generator was late by {summary.late_ms['p99']:.1f} ms for one request of a hundred (p99 {p99:.1f} "
             "ms): its own core is too busy"

@@ -74,7 +74,7 @@ class _Connection:
             if not data:
                 raise _ClosedBeforeAnswer
             reply.parser.feed_data(data)
-        if not reply.parser.should_keep_alive():
+        if not reply.keep_alive:
             self._drop()
         return reply.answer()
 
@@ -97,7 +97,7 @@ class _Reply:
     """Gets what httptools finds."""
 
     def __init__(self) -> None:
-        self.complete = False
+        self.complete = self.keep_alive = False
         self.parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
         self._timing: Any = None
@@ -110,6 +110,7 @@ class _Reply:
         self._body.append(body)
 
     def on_message_complete(self) -> None:
+        self.keep_alive = self.parser.should_keep_alive()  # the parser knows it only now
         self.complete = True
 
     def answer(self) -> Answer:

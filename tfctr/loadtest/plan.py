@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfctr.loadtest.channel import Channel, Prepared
+from tfctr.errors import UsageError
+from tfctr.loadtest.channel import OK, Channel, Prepared
 from tfctr.loadtest.cost import stages, warnings
 from tfctr.loadtest.runs import OpenLoop, Run, RunOptions, closed_loop
 from tfctr.loadtest.schedule import Arrivals
@@ -64,9 +65,10 @@ def carry_out(
     told: Callable[[Run, str | None], None] = lambda run, missed: None,
     read_batches: Callable[[], dict[str, float]] | None = None,
 ) -> Outcome:
-    """told: after each run, with the reason for which it misses the budget. read_batches: after each run, what the
+    """Sends one request, then what ``plan`` says. told: after each run, with the reason for which it misses the budget. read_batches: after each run, what the
     server says of the batches since the last reading.
     """
+    probe(channel, requests)
     outcome = Outcome([])
     if read_batches is not None:
         read_batches()  # what came before is not ours
@@ -93,6 +95,17 @@ def carry_out(
         run = keep(closed_loop(channel, requests, plan.clients, plan.duration_s, plan.run))
         told(run, None if plan.budget is None else plan.budget.reason(run))
     return outcome
+
+
+def probe(channel: Channel, requests: Sequence[Prepared]) -> None:
+    """One request, before thousands fail for the same reason.
+
+    Raises:
+      UsageError: it failed.
+    """
+    answer = channel.connect()(requests[0], False)
+    if answer.code != OK:
+        raise UsageError(f"the first request failed with {answer.code}: {answer.message}")
 
 
 def open_run(channel: Channel, requests: Sequence[Prepared], plan: Plan, rate: float, number: int) -> Run:

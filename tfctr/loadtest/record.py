@@ -144,6 +144,8 @@ def _two(values: npt.NDArray[np.float64]) -> dict[str, float]:
 
 
 def _by_second(record: Record, ok: npt.NDArray[np.bool_], first: int) -> list[dict[str, float]]:
+    if not ok.any():
+        return []
     seconds = (record.due[ok] - first) // 1_000_000_000
     latency = (record.done[ok] - record.due[ok]) / 1e6
     order = np.argsort(seconds, kind="stable")
