@@ -106,9 +106,10 @@ def read(body: bytes, limits: Limits, what: str = "the request body") -> dict[st
 
 
 def _where(body: bytes, error: orjson.JSONDecodeError) -> str:
-    # The parser counts characters of the text, where it could decode it.
-    text = error.doc if isinstance(error.doc, str) else ""
-    offset = len(text[: error.pos].encode("utf-8", "surrogatepass")) if text else error.pos
+    try:
+        offset = len(body.decode()[: error.pos].encode())  # the parser counts characters
+    except UnicodeDecodeError as wrong:
+        offset = wrong.start
     path = library.native().json_path(body, offset)
     saw = body[offset : offset + 12].decode("utf-8", "backslashreplace")
     reason = error.msg.partition(": line ")[0]
