@@ -42,7 +42,7 @@ class GroupOptions:
     the one with the least work done lately) or "round_robin". queue_limit: requests that may wait; one more is
     refused. batching: None: every request runs by itself. signatures: those to serve; None: all. setups: config and
     devices of each executor (``executor_config.executor_setups``), for several on one GPU. warm_up: False: executors
-    start cold. The others: see :class:`tfctr.ServingSession`; features: for the signature named there.
+    start cold. metrics: False: nothing is counted. The others: see :class:`tfctr.ServingSession`; features: for the signature named there.
     """
 
     executors: int = 1
@@ -63,6 +63,7 @@ class GroupOptions:
     fallback: bool = True
     table_memory: str | None = None
     warm_up: bool = True
+    metrics: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.executors <= MAX_EXECUTORS:
@@ -95,4 +96,5 @@ class GroupOptions:
             "queue_limit": self.queue_limit,
             "batching": None if batching is None else dataclasses.asdict(batching),
             "runner_nice": 0,
+            "metrics": self.metrics,
         }

@@ -124,7 +124,8 @@ class RequestLog:
             logger = logging.getLogger(name)
             logger.handlers[:] = [self._front]
             logger.propagate = False
-            logger.setLevel(max(self._level, logging.INFO))
+            # uvicorn tells of every start and stop; so do we, once.
+            logger.setLevel(max(self._level, logging.WARNING if name.startswith("uvicorn") else logging.INFO))
         logging.captureWarnings(True)
 
     def close(self) -> None:

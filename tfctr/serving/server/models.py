@@ -12,10 +12,13 @@ from tfctr.serving.versions import AVAILABLE, All, Latest, ModelSpec, Specific, 
 
 def specs(config: ServerConfig) -> list[ModelSpec]:
     """What the manager is told of each model."""
-    return [spec(model, config.server.drain_seconds) for model in config.models]
+    return [
+        spec(model, drain_seconds=config.server.drain_seconds, metrics=config.metrics.enabled)
+        for model in config.models
+    ]
 
 
-def spec(model: ModelConfig, drain_seconds: float) -> ModelSpec:
+def spec(model: ModelConfig, *, drain_seconds: float, metrics: bool = True) -> ModelSpec:
     """One model. drain_seconds: how long an old version may take to finish what it has."""
     group, batching = model.group, model.batching
     versions = model.versions
@@ -42,6 +45,7 @@ def spec(model: ModelConfig, drain_seconds: float) -> ModelSpec:
             engine=group.engine,
             fallback=group.fallback,
             table_memory=group.table_memory,
+            metrics=metrics,
         ),
         traffic=Traffic(model.traffic.field, dict(model.traffic.weights)) if model.traffic else None,
         op_libraries=model.op_libraries,

@@ -52,14 +52,15 @@ class Server:
 
     Args:
       config: of :func:`tfctr.serving.server.config.build`.
-      manager: of the models; default: made of the configuration.
+      manager: of the models, which stays the caller's; default: made of the configuration, and closed with the server.
       log: default: as the configuration says.
     """
 
     def __init__(self, config: ServerConfig, *, manager: ModelManager | None = None, log: RequestLog | None = None):
         self.config = config
         self.log = log or RequestLog(config.logs)
-        self._manager = manager
+        self._given = manager
+        self._manager: ModelManager | None = None  # our own
         self._grpc: Any = None
         self._http: HttpServer | None = None
         self._admin: HttpServer | None = None
@@ -173,11 +174,12 @@ class Server:
         from tfctr.serving.versions import ModelManager
 
         config = self.config
-        if self._manager is None:
+        if self._given is None:
             self._manager = ModelManager(models.specs(config))
+        manager: Any = self._given or self._manager
         metrics = Metrics(enabled=config.metrics.enabled, log=self.log)
         context = ServerContext(
-            manager=self._manager,
+            manager=manager,
             metrics=metrics,
             log=self.log,
             limits=config.limits,
@@ -186,7 +188,7 @@ class Server:
             grpc_threads=config.server.grpc_threads,
             http_threads=config.server.http_threads,
         )
-        metrics.watch(self._manager, context.ready)
+        metrics.watch(manager, context.ready)
         return context
 
     def _start_fronts(self, where: PortsConfig) -> Endpoints:
