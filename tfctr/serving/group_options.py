@@ -42,7 +42,8 @@ class GroupOptions:
     the one with the least work done lately) or "round_robin". queue_limit: requests that may wait; one more is
     refused. batching: None: every request runs by itself. signatures: those to serve; None: all. setups: config and
     devices of each executor (``executor_config.executor_setups``), for several on one GPU. warm_up: False: executors
-    start cold. metrics: False: nothing is counted. The others: see :class:`tfctr.ServingSession`; features: for the signature named there.
+    start cold. metrics: False: nothing is counted. The others: see :class:`tfctr.ServingSession`; features: for the
+    signature named there.
     """
 
     executors: int = 1
