@@ -1,0 +1,62 @@
+// libFuzzer: any bytes as a TensorProto, read by us and by TensorFlow (protobuf's parser and Tensor::FromProto), which
+// must agree. See README.md.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor.pb.h"
+#include "tensorflow/core/platform/tstring.h"
+#include "tfctr/core/wire/fuzz_checks.h"
+
+namespace {
+
+using tfctr::fuzz::Must;
+
+// Whether a value of a narrow type is out of its range: TensorFlow cuts it, we refuse.
+void CompareNumbers(const tfctr::WireTensor& tensor, const tensorflow::Tensor& reference, const char* data) {
+  const size_t bytes = static_cast<size_t>(tensor.elements) * tensor.type->bytes;
+  if (bytes == 0) return;
+  if (tensor.type->type == tfctr::ElementType::kBool) {
+    for (size_t i = 0; i < bytes; ++i) {
+      Must((static_cast<const char*>(reference.data())[i] != 0) == (data[i] != 0), "equal truths");
+    }
+    return;
+  }
+  Must(std::memcmp(reference.data(), data, bytes) == 0, "equal numbers");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view message(reinterpret_cast<const char*>(data), size);
+  tensorflow::TensorProto proto;
+  const bool parsed = proto.ParseFromArray(data, static_cast<int>(size));
+  tfctr::WireTensor tensor;
+  tfctr::BlockMemory memory;
+  std::string got;
+  int64_t filled = 0;
+  const std::string_view* views = nullptr;
+  const char* numbers = nullptr;
+  const bool ok = tfctr::ParseTensorProto(message, &tensor, &got) &&
+                  (tensor.type->bytes == 0 ? tfctr::ReadStrings(tensor, &filled, &memory, &views, &got)
+                                           : tfctr::ReadNumbers(tensor, &filled, &memory, &numbers, &got));
+  if (!ok) return 0;
+  Must(parsed, "what protobuf refuses is refused");
+  Must(static_cast<int>(proto.dtype()) == static_cast<int>(tensor.type->type), "equal types");
+  if (tensor.elements > (int64_t{1} << 20)) return 0;
+  tensorflow::Tensor reference;
+  if (!reference.FromProto(proto)) return 0;
+  Must(reference.dims() == tensor.rank, "equal ranks");
+  for (int d = 0; d < tensor.rank; ++d) Must(reference.dim_size(d) == tensor.dims[d], "equal dimensions");
+  if (tensor.type->bytes != 0) {
+    CompareNumbers(tensor, reference, numbers);
+    return 0;
+  }
+  const auto* strings = static_cast<const tensorflow::tstring*>(reference.data());
+  for (int64_t i = 0; i < tensor.elements; ++i) {
+    Must(std::string_view(strings[i].data(), strings[i].size()) == views[i], "equal strings");
+  }
+  return 0;
+}
