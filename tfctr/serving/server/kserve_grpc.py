@@ -119,7 +119,7 @@ class KServe:
             return [(model, number)]
         return [
             (status.name, one.number)
-            for status in self._ctx.manager.status(model or None)
+            for status in self._ctx.manager.status(model or None, describe=False)
             for one in status.versions
             if one.state == models.READY
         ]

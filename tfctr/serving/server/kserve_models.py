@@ -21,7 +21,7 @@ _STATES = {"AVAILABLE": "READY", "START": "LOADING", "LOADING": "LOADING", "UNLO
 
 def model_ready(manager: Any, model: str, version: int | None, label: str | None) -> bool:
     """Whether a request for this would find a version. NotFoundError: there is no such model."""
-    (status,) = manager.status(model)
+    (status,) = manager.status(model, describe=False)
     ready = {one.number for one in status.versions if one.state == READY}
     if label is not None:
         version = status.labels.get(label)
@@ -32,7 +32,7 @@ def model_ready(manager: Any, model: str, version: int | None, label: str | None
 def model_metadata(manager: Any, model: str, served: Any) -> dict[str, Any]:
     """name, versions, platform, inputs and outputs of what KServe requests without a signature run."""
     _, handle = kserve_signature(model, served, {})
-    (status,) = manager.status(model)
+    (status,) = manager.status(model, describe=False)
     return {
         "name": model,
         "versions": [str(number) for number in sorted(one.number for one in status.versions if one.state == READY)],
@@ -113,7 +113,7 @@ def repository_index(manager: Any, only_ready: bool) -> list[dict[str, str]]:
             "state": _STATES.get(one.state, "UNAVAILABLE"),
             "reason": one.error or "",
         }
-        for status in manager.status()
+        for status in manager.status(describe=False)
         for one in status.versions
         if one.state == READY or not only_ready
     ]

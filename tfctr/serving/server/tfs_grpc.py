@@ -26,6 +26,7 @@ from tfctr.serving.server.context import ServerContext
 from tfctr.serving.server.grpc_calls import Rpc, unary
 from tfctr.serving.server.model_choice import DEFAULT_SIGNATURE, signature_of
 from tfctr.serving.server.tfs_metadata import signature_definitions, version_status
+from tfctr.serving.server.tfs_reload import apply_config
 
 PREDICTION = "tensorflow.serving.PredictionService"
 MODEL = "tensorflow.serving.ModelService"
@@ -157,7 +158,8 @@ class TfServing:
     def reload(self, rpc: Rpc, body: bytes) -> bytes:
         self._ctx.auth.check_public_admin(rpc.authorization, "HandleReloadConfigRequest")
         request = parse(model_management_pb2.ReloadConfigRequest, body)
-        raise InputError(str(request))
+        apply_config(self._ctx.manager, request.config)
+        return model_management_pb2.ReloadConfigResponse().SerializeToString()  # type: ignore[no-any-return]
 
 
 def parse(kind: Any, body: bytes) -> Any:

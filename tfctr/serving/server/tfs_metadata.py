@@ -57,7 +57,7 @@ def version_status(manager: Any, model: str, version: int | None, label: str | N
 
     NotFoundError: no such model, version or label.
     """
-    (status,) = manager.status(model)
+    (status,) = manager.status(model, describe=False)
     if label is not None:
         if label not in status.labels:
             there = ", ".join(sorted(status.labels)) or "none"
