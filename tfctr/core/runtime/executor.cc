@@ -1,10 +1,16 @@
 #include "tfctr/core/runtime/executor.h"
 
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <string>
 #include <thread>
 #include <unordered_set>
 #include <utility>
@@ -50,6 +56,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& opt
   // every run.
   if (options.intra_op_threads > 1) {
     model->intra_op_ = std::make_unique<OwnThreads>(options.intra_op_threads);
+    model->pool_threads_ = options.intra_op_threads;
   } else {
     model->intra_op_ = std::make_unique<CallerThread>();
   }
@@ -96,6 +103,36 @@ absl::Status Model::LoadSession(const ModelOptions& options) {
   }
   signatures_.swap(*graph.mutable_signature_def());
   return absl::OkStatus();
+}
+
+absl::Status Model::Pin(const std::vector<int>& cpus) const {
+  if (pool_threads_ == 0 || cpus.empty()) return absl::OkStatus();
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) {
+    if (cpu < 0 || cpu >= CPU_SETSIZE) return absl::InvalidArgumentError("there is no CPU " + std::to_string(cpu));
+    CPU_SET(cpu, &set);
+  }
+  // Each piece of work waits for the others, so that each thread takes one.
+  std::mutex mutex;
+  std::condition_variable changed;
+  int there = 0, left = 0, refused = 0;
+  for (int i = 0; i < pool_threads_; ++i) {
+    intra_op_->Schedule([&] {
+      const int error = sched_setaffinity(0, sizeof(set), &set) == 0 ? 0 : errno;
+      std::unique_lock<std::mutex> lock(mutex);
+      if (error != 0) refused = error;
+      ++there;
+      changed.notify_all();
+      changed.wait(lock, [&] { return there == pool_threads_; });
+      ++left;
+      changed.notify_all();
+    });
+  }
+  std::unique_lock<std::mutex> lock(mutex);
+  changed.wait(lock, [&] { return left == pool_threads_; });
+  if (refused == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(std::string("its threads can't run on the CPUs given: ") + std::strerror(refused));
 }
 
 absl::Status Model::RunNode(const std::string& node,

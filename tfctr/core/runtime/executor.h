@@ -53,6 +53,9 @@ class Model {
   const std::vector<DeviceUse>& device_uses() const { return device_uses_; }
   // The dense towers that engines run (after the choice of the provider).
   const std::vector<EngineUse>& engines() const { return engines_; }
+  // Lets the threads of the intra-op pool (none with intra_op_threads 1) run on these CPUs only. InvalidArgument where
+  // they may not.
+  absl::Status Pin(const std::vector<int>& cpus) const;
   // Runs a node for its effect, fed with these tensors, on the caller's thread.
   absl::Status RunNode(const std::string& node,
                        const std::vector<std::pair<std::string, tensorflow::Tensor>>& feeds) const;
@@ -62,6 +65,7 @@ class Model {
   absl::Status LoadSession(const ModelOptions& options);
 
   std::unique_ptr<tensorflow::thread::ThreadPoolInterface> intra_op_;  // outlives the session
+  int pool_threads_ = 0;                                               // of its own
   tensorflow::thread::ThreadPoolOptions pools_;
   std::unique_ptr<tensorflow::Session> session_;
   tensorflow::protobuf::Map<std::string, tensorflow::SignatureDef> signatures_;

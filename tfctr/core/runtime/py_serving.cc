@@ -12,6 +12,7 @@
 #include "tfctr/core/runtime/completions.h"
 #include "tfctr/core/runtime/packer.h"
 #include "tfctr/core/runtime/py_runtime.h"
+#include "tfctr/core/runtime/py_serving_report.h"
 #include "tfctr/core/runtime/serve_errors.h"
 #include "tfctr/core/runtime/serve_message.h"
 #include "tfctr/core/runtime/serving_group.h"
@@ -62,58 +63,63 @@ struct PyReply {
   Timing timing;
 };
 
-// Counts a request in for as long as it is inside, so that close waits for it.
+// One request while it is inside: close waits for it, and however it ends is counted.
 class Inside {
  public:
-  explicit Inside(ServingGroup* group) : group_(group) {
-    if (!group->dispatcher().Enter()) {
+  Inside(const PySignature& self, const PyCall& call)
+      : group_(*self.core->group), signature_(*self.signature), call_(call), start_ns_(group_.Now()) {
+    if (!group_.dispatcher().Enter()) {
+      group_.Count({}, FailCode::kUnavailable);
       RaiseServeFailed({FailCode::kUnavailable, Stage::kNone, "the model is closed, or about to be unloaded"});
     }
   }
-  ~Inside() { group_->dispatcher().Leave(); }
+  ~Inside() {
+    if (!handed_on_) group_.dispatcher().Leave();
+  }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
 
- private:
-  ServingGroup* group_;
-};
+  int64_t start_ns() const { return start_ns_; }
+  ServingGroup& group() const { return group_; }
 
-void Claim(const PyCall& call) {
-  if (!call.call->Claim()) {
-    RaiseServeFailed({FailCode::kInternal, Stage::kNone, "a Call is for one request, and this one was used"});
+  [[noreturn]] void Fail(const Failure& failure) const {
+    Timing timing;
+    timing.total = group_.Now() - start_ns_;
+    group_.Count(timing, failure.code);
+    RaiseServeFailed(failure);
   }
-}
+  void FailIf(const Failure& failure) const {
+    if (!failure.ok()) Fail(failure);
+  }
+  // Whether the call is fresh, in time, and asks for what there is.
+  void Begin(Stage stage) const {
+    if (!call_.call->Claim()) {
+      Fail({FailCode::kInternal, Stage::kNone, "a Call is for one request, and this one was used"});
+    }
+    FailIf(call_.call->Check(start_ns_, stage));
+    FailIf(signature_.CheckOutputs(call_.output_filter));
+  }
+  PackedRequest Pack(const py::dict& inputs) const {
+    try {
+      return tfctr::Pack(signature_.plan(), inputs);
+    } catch (const BadRequest& error) {
+      Fail({FailCode::kInvalidArgument, Stage::kPack, error.what()});
+    }
+  }
+  // Somebody else calls Leave.
+  void HandOn() { handed_on_ = true; }
 
-void Check(const PyCall& call, int64_t now_ns, Stage stage) {
-  Failure failure = call.call->Check(now_ns, stage);
-  if (!failure.ok()) RaiseServeFailed(failure);
-}
-
-py::dict TimingDict(const Timing& timing) {
-  py::dict result;
-  result["parse"] = timing.parse;
-  result["pack"] = timing.pack;
-  result["queue"] = timing.queue;
-  result["batch"] = timing.batch;
-  result["run"] = timing.run;
-  result["lookup"] = timing.lookup;
-  result["dense"] = timing.dense;
-  result["split"] = timing.split;
-  result["reply"] = timing.reply;
-  result["total"] = timing.total;
-  return result;
-}
+ private:
+  ServingGroup& group_;
+  const GroupSignature& signature_;
+  const PyCall& call_;
+  const int64_t start_ns_;
+  bool handed_on_ = false;
+};
 
 py::dict OutputsDict(const PySignature& self, std::vector<tensorflow::Tensor> outputs,
                      const std::vector<std::string>& filter) {
   const std::vector<Output>& described = self.signature->plan().plain.outputs;
-  for (const std::string& name : filter) {
-    const bool known = std::any_of(described.begin(), described.end(), [&](const Output& o) { return o.name == name; });
-    if (!known) {
-      RaiseServeFailed({FailCode::kInvalidArgument, Stage::kReply,
-                        self.signature->plan().context + ": there is no output '" + name + "'"});
-    }
-  }
   py::dict result;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!filter.empty() && std::find(filter.begin(), filter.end(), described[i].name) == filter.end()) continue;
@@ -122,34 +128,23 @@ py::dict OutputsDict(const PySignature& self, std::vector<tensorflow::Tensor> ou
   return result;
 }
 
-PackedRequest PackDict(const PySignature& self, const py::dict& inputs, const PyCall& call) {
-  try {
-    return Pack(self.signature->plan(), inputs);
-  } catch (const BadRequest& error) {
-    RaiseServeFailed({FailCode::kInvalidArgument, Stage::kPack, error.what()});
-  }
-}
-
 py::tuple Predict(const PySignature& self, const py::dict& inputs, const PyCall& call) {
-  ServingGroup& group = *self.core->group;
-  const int64_t start = group.Now();
-  const Inside inside(&group);
-  Claim(call);
-  Check(call, start, Stage::kPack);
-  PackedRequest request = PackDict(self, inputs, call);
-  const int64_t packed = group.Now();
+  const Inside inside(self, call);
+  inside.Begin(Stage::kPack);
+  PackedRequest request = inside.Pack(inputs);
+  const int64_t packed = inside.group().Now();
   Answer answer;
   {
     const py::gil_scoped_release released;
-    answer = group.Run(*self.signature, std::move(request), call.call);
+    answer = inside.group().Run(*self.signature, std::move(request), call.call);
   }
-  if (!answer.failure.ok()) RaiseServeFailed(answer.failure);
-  Check(call, group.Now(), Stage::kReply);
+  inside.FailIf(answer.failure);
+  inside.FailIf(call.call->Check(inside.group().Now(), Stage::kReply));
   py::dict outputs = OutputsDict(self, std::move(answer.outputs), call.output_filter);
-  Timing& timing = answer.timing;
-  timing.pack = packed - start;
-  timing.Close(group.Now() - start);
-  return py::make_tuple(outputs, timing);
+  answer.timing.pack = packed - inside.start_ns();
+  answer.timing.Close(inside.group().Now() - inside.start_ns());
+  inside.group().Count(answer.timing, FailCode::kOk);
+  return py::make_tuple(outputs, answer.timing);
 }
 
 // What an asynchronous request needs when it is done; destroyed with the GIL held.
@@ -164,22 +159,23 @@ struct Pending {
   void Finish() {
     py::object outputs = py::none(), error = py::none();
     ServingGroup& group = *self.core->group;
-    Timing& timing = answer.timing;
+    Failure& failure = answer.failure;
+    if (failure.ok()) failure = call.call->Check(group.Now(), Stage::kReply);
     try {
-      if (answer.failure.ok()) answer.failure = call.call->Check(group.Now(), Stage::kReply);
-      if (answer.failure.ok()) {
+      if (failure.ok()) {
         outputs = OutputsDict(self, std::move(answer.outputs), call.output_filter);
       } else {
-        error = ServeError(answer.failure);
+        error = ServeError(failure);
       }
     } catch (py::error_already_set& raised) {
-      outputs = py::none();
       error = raised.value();
+      failure.code = FailCode::kInternal;
     }
-    timing.pack = packed_ns - start_ns;
-    timing.Close(group.Now() - start_ns);
+    answer.timing.pack = packed_ns - start_ns;
+    answer.timing.Close(group.Now() - start_ns);
+    group.Count(answer.timing, failure.code);
     try {
-      done(outputs, error, timing);
+      done(outputs, error, answer.timing);
     } catch (py::error_already_set& raised) {
       raised.discard_as_unraisable("done of tfctr.core._native.ServedSignature.predict_async");
     }
@@ -188,28 +184,20 @@ struct Pending {
 };
 
 void PredictAsync(const PySignature& self, const py::dict& inputs, const PyCall& call, const py::object& done) {
-  ServingGroup& group = *self.core->group;
+  Inside inside(self, call);
+  inside.Begin(Stage::kPack);
+  PackedRequest request = inside.Pack(inputs);
   auto pending = std::make_unique<Pending>();
-  pending->start_ns = group.Now();
-  PackedRequest request;
-  {
-    const Inside inside(&group);
-    Claim(call);
-    Check(call, pending->start_ns, Stage::kPack);
-    request = PackDict(self, inputs, call);
-    // From here on until it is done.
-    if (!group.dispatcher().Enter()) {
-      RaiseServeFailed({FailCode::kUnavailable, Stage::kQueue, "the model is closed, or about to be unloaded"});
-    }
-  }
-  pending->packed_ns = group.Now();
+  pending->start_ns = inside.start_ns();
+  pending->packed_ns = inside.group().Now();
   pending->self = self;
   pending->call = call;
   pending->done = done;
+  inside.HandOn();
   Completions* completions = self.core->completions.get();
   Pending* raw = pending.release();
   const py::gil_scoped_release released;
-  group.Submit(*self.signature, std::move(request), raw->call.call, [raw, completions](Answer answer) {
+  inside.group().Submit(*self.signature, std::move(request), raw->call.call, [raw, completions](Answer answer) {
     raw->answer = std::move(answer);
     completions->Push([raw] {
       const std::unique_ptr<Pending> owned(raw);
@@ -222,9 +210,8 @@ std::unique_ptr<PyReply> Serve(const PySignature& self, const std::string& proto
                                const PyCall& call) {
   const absl::StatusOr<Protocol> of = ProtocolFromName(protocol);
   if (!of.ok()) throw py::value_error(std::string(of.status().message()));
-  ServingGroup& group = *self.core->group;
-  const Inside inside(&group);
-  Claim(call);
+  const Inside inside(self, call);
+  inside.Begin(Stage::kParse);
   ReplySpec spec;
   std::tie(spec.model, spec.version, spec.signature) = call.reply_model_spec;
   spec.outputs = call.output_filter;
@@ -232,9 +219,10 @@ std::unique_ptr<PyReply> Serve(const PySignature& self, const std::string& proto
   MessageReply message;
   {
     const py::gil_scoped_release released;
-    message = ServeMessage(&group, *self.signature, *of, bytes, call.call, std::move(spec));
+    message = ServeMessage(&inside.group(), *self.signature, *of, bytes, call.call, std::move(spec));
   }
-  if (!message.failure.ok()) RaiseServeFailed(message.failure);
+  inside.FailIf(message.failure);
+  inside.group().Count(message.timing, FailCode::kOk);
   return std::make_unique<PyReply>(PyReply{std::move(message.body), message.timing});
 }
 
@@ -243,63 +231,23 @@ py::dict RunOn(const PySignature& self, int executor, const py::dict& inputs) {
   if (executor < 0 || executor >= executors) {
     throw py::index_error("there is no executor " + std::to_string(executor) + " among " + std::to_string(executors));
   }
-  const PyCall call;
-  const PackedRequest request = PackDict(self, inputs, call);
   Answer answer;
-  {
+  try {
+    const PackedRequest request = Pack(self.signature->plan(), inputs);
     const py::gil_scoped_release released;
     answer = self.core->group->RunOn(executor, *self.signature, request);
+  } catch (const BadRequest& error) {
+    answer.failure = {FailCode::kInvalidArgument, Stage::kPack, error.what()};
   }
   if (!answer.failure.ok()) RaiseServeFailed(answer.failure);
   return OutputsDict(self, std::move(answer.outputs), {});
-}
-
-GroupOptions ReadOptions(const py::dict& given) {
-  GroupOptions options;
-  for (const auto& [key, value] : given) {
-    const std::string name = key.cast<std::string>();
-    if (name == "routing") {
-      const std::string routing = value.cast<std::string>();
-      if (routing != "least_loaded" && routing != "round_robin") {
-        throw py::value_error("routing '" + routing + "' is neither least_loaded nor round_robin");
-      }
-      options.dispatch.policy.routing = routing == "round_robin" ? Routing::kRoundRobin : Routing::kLeastLoaded;
-    } else if (name == "cpu_sets") {
-      options.dispatch.cpu_sets = value.cast<std::vector<std::vector<int>>>();
-    } else if (name == "queue_limit") {
-      options.dispatch.queue_limit = value.cast<int64_t>();
-      if (options.dispatch.queue_limit < 0) throw py::value_error("queue_limit is negative");
-    } else if (name == "runner_nice") {
-      options.dispatch.runner_nice = value.cast<int>();
-    } else if (name == "batching") {
-      if (value.is_none()) continue;
-      options.batching = true;
-      for (const auto& [batch_key, batch_value] : value.cast<py::dict>()) {
-        const std::string batch_name = batch_key.cast<std::string>();
-        const int64_t number = batch_value.cast<int64_t>();
-        if (batch_name == "max_batch_rows") {
-          if (number < 1) throw py::value_error("batching: max_batch_rows is below 1");
-          options.dispatch.policy.max_batch_rows = number;
-        } else if (batch_name == "max_delay_us") {
-          if (number < 0) throw py::value_error("batching: max_delay_us is negative");
-          options.dispatch.policy.max_delay_ns = number * 1000;
-        } else {
-          throw py::value_error("batching: '" + batch_name + "' is neither max_batch_rows nor max_delay_us");
-        }
-      }
-      if (options.dispatch.policy.max_batch_rows < 1) throw py::value_error("batching: max_batch_rows is missing");
-    } else {
-      throw py::value_error("'" + name + "' is none of routing, cpu_sets, queue_limit, batching, runner_nice");
-    }
-  }
-  return options;
 }
 
 std::shared_ptr<GroupCore> MakeGroup(const std::vector<ModelHandle*>& handles, const py::dict& given) {
   if (handles.empty()) throw py::value_error("a group needs at least one model");
   std::vector<std::shared_ptr<const Model>> models;
   for (const ModelHandle* handle : handles) models.push_back(handle->model);
-  const GroupOptions options = ReadOptions(given);
+  const GroupOptions options = ReadGroupOptions(given);
   const size_t sets = options.dispatch.cpu_sets.size();
   if (sets != 0 && sets != models.size()) {
     throw py::value_error("cpu_sets: " + std::to_string(sets) + " sets for " + std::to_string(models.size()) +
@@ -337,25 +285,6 @@ std::unique_ptr<PySignature> AddSignature(const std::shared_ptr<GroupCore>& core
   }
   self->signature = *added;
   return self;
-}
-
-py::dict Describe(const std::shared_ptr<GroupCore>& core) {
-  py::list executors;
-  for (const ExecutorCounts& counts : core->group->dispatcher().Counts()) {
-    py::dict one;
-    one["runs"] = counts.runs;
-    one["requests"] = counts.requests;
-    one["rows"] = counts.rows;
-    one["busy_ns"] = counts.busy_ns;
-    one["failures"] = counts.failures;
-    one["running"] = counts.running;
-    executors.append(one);
-  }
-  py::dict result;
-  result["executors"] = executors;
-  result["waiting"] = core->group->dispatcher().waiting();
-  result["closed"] = core->group->dispatcher().closed();
-  return result;
 }
 
 bool Close(const std::shared_ptr<GroupCore>& core, int64_t drain_ns) {
@@ -429,14 +358,19 @@ void BindServing(py::module_& module) {
 
   py::class_<GroupCore, std::shared_ptr<GroupCore>>(module, "Group", "The executors of one version behind one queue.")
       .def(py::init(&MakeGroup), py::arg("models"), py::arg("options") = py::dict(),
-           "models: one per executor. options: routing, cpu_sets, queue_limit, batching, runner_nice. Raises "
+           "models: one per executor. options: routing, cpu_sets, queue_limit, batching, runner_nice, metrics. Raises "
            "ValueError.")
       .def("signature", &AddSignature, py::arg("name"), py::arg("description"), py::arg("batchable") = false,
            py::arg("max_rows") = 0,
            "description: as Predictor's. batchable: whether requests may share runs, if the group batches; ServeFailed "
            "with INVALID_ARGUMENT and the reason where they can't. max_rows: of one run; 0: as the group's batches.")
-      .def("describe", &Describe,
-           "{'executors': [{runs, requests, rows, busy_ns, failures, running}], 'waiting', 'closed'}.")
+      .def(
+          "describe", [](const GroupCore& self) { return DescribeGroup(*self.group); },
+          "{'executors': [{runs, requests, rows, busy_ns, failures, running}], 'waiting', 'closed'}.")
+      .def(
+          "metrics", [](const GroupCore& self) { return GroupMetricsDict(*self.group); },
+          "{'histograms': {stage: {'buckets', 'counts', 'sum'}} in seconds, 'requests': {code: n}, 'batch_rows', "
+          "'batch_requests', 'tables': {name: {'lookups', 'default_rows'}}, 'executors', 'waiting'}.")
       .def("close", &Close, py::arg("drain_ns") = 0,
            "Takes no new requests, waits for those inside and gives up what is left after drain_ns. Whether all had "
            "left in time.");

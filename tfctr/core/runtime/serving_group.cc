@@ -35,10 +35,6 @@ void FailAll(const std::vector<Piece*>& pieces, FailCode code, Stage stage, cons
   for (Piece* piece : pieces) piece->failure = {code, stage, message};
 }
 
-void Stamp(const std::vector<Piece*>& pieces, int64_t Piece::* field, int64_t now_ns) {
-  for (Piece* piece : pieces) piece->*field = now_ns;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GroupSignature>> GroupSignature::Make(
@@ -62,6 +58,19 @@ absl::StatusOr<std::unique_ptr<GroupSignature>> GroupSignature::Make(
   return signature;
 }
 
+Failure GroupSignature::CheckOutputs(const std::vector<std::string>& names) const {
+  const std::vector<Output>& outputs = plan_->plain.outputs;
+  for (const std::string& name : names) {
+    const bool known = std::any_of(outputs.begin(), outputs.end(), [&](const Output& one) { return one.name == name; });
+    if (known) continue;
+    std::string there;
+    for (const Output& one : outputs) there += (there.empty() ? "'" : ", '") + one.name + "'";
+    return {FailCode::kInvalidArgument, Stage::kParse,
+            plan_->context + ": there is no output '" + name + "'; there is: " + there};
+  }
+  return {};
+}
+
 uint64_t GroupSignature::Lane(const std::string& key) const {
   // Two keys of one lane would fail in Concat and run apart.
   const uint64_t lane = std::hash<std::string>()(key) * 0x9E3779B97F4A7C15u + number_ + 1;
@@ -71,11 +80,18 @@ uint64_t GroupSignature::Lane(const std::string& key) const {
 std::unique_ptr<ServingGroup> ServingGroup::Make(std::vector<std::shared_ptr<const Model>> models,
                                                  const GroupOptions& options, std::string* error) {
   std::unique_ptr<ServingGroup> group(new ServingGroup());
+  group->metrics_.set_enabled(options.metrics);
   group->models_ = std::move(models);
   DispatcherOptions dispatch = options.dispatch;
   dispatch.executors = static_cast<int>(group->models_.size());
   if (!options.batching) dispatch.policy.max_batch_rows = 0;
   group->max_batch_rows_ = dispatch.policy.max_batch_rows;
+  for (size_t i = 0; i < dispatch.cpu_sets.size() && i < group->models_.size(); ++i) {
+    const absl::Status pinned = group->models_[i]->Pin(dispatch.cpu_sets[i]);
+    if (pinned.ok()) continue;
+    *error = "executor " + std::to_string(i) + ": " + std::string(pinned.message());
+    return nullptr;
+  }
   group->dispatcher_ = Dispatcher::Start(dispatch, group.get(), &group->clock_, error);
   if (group->dispatcher_ == nullptr) group.reset();
   return group;
@@ -215,15 +231,53 @@ Answer ServingGroup::RunOn(int executor, const GroupSignature& signature, const 
   return answer;
 }
 
+void ServingGroup::Count(const Timing& timing, FailCode code) {
+  using Time = GroupMetrics::Time;
+  metrics_.AddRequest(code);
+  metrics_.Add(Time::kRequest, timing.total);
+  if (code != FailCode::kOk) return;
+  metrics_.Add(Time::kParse, timing.parse);
+  metrics_.Add(Time::kPack, timing.pack);
+  metrics_.Add(Time::kQueue, timing.queue);
+  metrics_.Add(Time::kBatch, timing.batch);
+  metrics_.Add(Time::kRun, timing.run);
+  metrics_.Add(Time::kLookup, timing.lookup);
+  metrics_.Add(Time::kDense, timing.dense);
+  metrics_.Add(Time::kSplit, timing.split);
+  metrics_.Add(Time::kReply, timing.reply);
+}
+
+absl::Status ServingGroup::RunRecorded(SignatureRunner* runner, const PackedRequest& request,
+                                       const std::vector<Piece*>& pieces, std::vector<tensorflow::Tensor>* outputs) {
+  thread_local StepRecord record;  // keeps its memory from run to run
+  record.Clear();
+  const int64_t start = clock_.Now();
+  absl::Status status;
+  {
+    const ScopedStep step(metrics_.enabled() ? &record : nullptr);
+    status = runner->Run(request, outputs);
+  }
+  const int64_t end = clock_.Now();
+  // A tower that is stock TensorFlow's is what is left of the run.
+  const int64_t rest = std::max<int64_t>(0, end - start - record.lookup_ns - record.pack_ns);
+  int64_t rows = 0;
+  for (Piece* piece : pieces) {
+    piece->batched_ns = start;
+    piece->run_ns = piece->split_ns = end;
+    AsRequest(piece).lookup_ns = record.lookup_ns;
+    AsRequest(piece).dense_ns = record.dense_ns > 0 ? record.dense_ns : rest;
+    rows += piece->rows;
+  }
+  metrics_.AddRun(rows, static_cast<int64_t>(pieces.size()), record);
+  return status;
+}
+
 Runner::Outcome ServingGroup::Run(int executor, const std::vector<Piece*>& pieces) {
   RequestPiece& first = AsRequest(pieces[0]);
   const GroupSignature& signature = *first.signature;
   SignatureRunner& runner = signature.runner(executor);
-  std::vector<tensorflow::Tensor> outputs;
   if (pieces.size() == 1) {
-    first.batched_ns = clock_.Now();
-    const absl::Status status = runner.Run(first.request, &first.outputs);
-    first.run_ns = first.split_ns = clock_.Now();
+    const absl::Status status = RunRecorded(&runner, first.request, pieces, &first.outputs);
     if (!status.ok()) first.failure = RunFailure(runner, status, first.request);
     return Outcome::kDone;
   }
@@ -235,10 +289,9 @@ Runner::Outcome ServingGroup::Run(int executor, const std::vector<Piece*>& piece
   }
   const absl::StatusOr<PackedRequest> batch = signature.batch().Concat(requests);
   if (!batch.ok()) return Outcome::kApart;
-  Stamp(pieces, &Piece::batched_ns, clock_.Now());
-  const absl::Status status = runner.Run(*batch, &outputs);
+  std::vector<tensorflow::Tensor> outputs;
+  const absl::Status status = RunRecorded(&runner, *batch, pieces, &outputs);
   if (IsAboutInput(status)) return Outcome::kApart;
-  Stamp(pieces, &Piece::run_ns, clock_.Now());
   if (!status.ok()) {
     FailAll(pieces, FailCode::kInternal, Stage::kRun, runner.FailureText(status, *batch));
     return Outcome::kDone;
@@ -246,11 +299,12 @@ Runner::Outcome ServingGroup::Run(int executor, const std::vector<Piece*>& piece
   absl::StatusOr<std::vector<std::vector<tensorflow::Tensor>>> parts = signature.batch().SplitOutputs(outputs, rows);
   if (!parts.ok()) {
     const std::string message = signature.plan().context + ": " + std::string(parts.status().message());
-    FailAll(pieces, FailCode::kInternal, Stage::kRun, message);
+    FailAll(pieces, FailCode::kInternal, Stage::kBatch, message);
     return Outcome::kDone;
   }
   for (size_t i = 0; i < pieces.size(); ++i) AsRequest(pieces[i]).outputs = std::move((*parts)[i]);
-  Stamp(pieces, &Piece::split_ns, clock_.Now());
+  const int64_t now = clock_.Now();
+  for (Piece* piece : pieces) piece->split_ns = now;
   return Outcome::kDone;
 }
 

@@ -27,12 +27,14 @@
 #include "tfctr/core/serving/call.h"
 #include "tfctr/core/serving/clock.h"
 #include "tfctr/core/serving/dispatcher.h"
+#include "tfctr/core/serving/histogram.h"
 
 namespace tfctr {
 
 struct GroupOptions {
   DispatcherOptions dispatch;  // executors: as many as models
   bool batching = false;
+  bool metrics = true;
 };
 
 // Nanoseconds of a request; the stages add up to `total`, except lookup and dense, which are inside `run`.
@@ -65,6 +67,8 @@ class GroupSignature {
   const BatchPlan& batch() const { return *batch_; }
   int64_t max_rows() const { return max_rows_; }
   SignatureRunner& runner(int executor) const { return *runners_[static_cast<size_t>(executor)]; }
+  // InvalidArgument for an output that the signature has not.
+  Failure CheckOutputs(const std::vector<std::string>& names) const;
   // The lane of requests with this key.
   uint64_t Lane(const std::string& key) const;
 
@@ -105,6 +109,10 @@ class ServingGroup : public Runner {
   // Runs it on this executor, past the queue, on a thread of its own with low priority.
   Answer RunOn(int executor, const GroupSignature& signature, const PackedRequest& request);
 
+  // Counts a request that has ended: its code, its time, and the time of its stages if it was answered.
+  void Count(const Timing& timing, FailCode code);
+
+  const GroupMetrics& metrics() const { return metrics_; }
   Dispatcher& dispatcher() const { return *dispatcher_; }
   const std::vector<std::shared_ptr<const Model>>& models() const { return models_; }
   int64_t Now() const { return clock_.Now(); }
@@ -116,11 +124,15 @@ class ServingGroup : public Runner {
   // The pieces of a request: one, or several where it has more rows than a run may have.
   absl::StatusOr<std::vector<std::unique_ptr<Piece>>> Cut(const GroupSignature& signature, PackedRequest request) const;
   // Puts the answer together when the call is done.
+  // Runs one packed request for these pieces, with a record of its ops.
+  absl::Status RunRecorded(SignatureRunner* runner, const PackedRequest& request, const std::vector<Piece*>& pieces,
+                           std::vector<tensorflow::Tensor>* outputs);
   static Answer Collect(const GroupSignature& signature, Call* call, int64_t submitted_ns, Failure failure);
 
   std::vector<std::shared_ptr<const Model>> models_;
   int64_t max_batch_rows_ = 0;  // 0: no batching
   SteadyClock clock_;
+  GroupMetrics metrics_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<GroupSignature>> signatures_;
   std::shared_ptr<Dispatcher> dispatcher_;  // its threads end first
