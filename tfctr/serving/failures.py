@@ -57,7 +57,7 @@ HTTP_CODES = {
 
 def error_of(failure: BaseException) -> TfctrError:
     """The error of tfctr for a native ``ServeFailed``; ``stage`` is an attribute of each."""
-    code, message, stage = failure.args
+    code, message, stage = failure.code, failure.message, failure.stage  # type: ignore[attr-defined]
     error = _CLASSES.get(code, InternalError)(message)
     error.stage = stage  # type: ignore[attr-defined]
     return error

@@ -9,7 +9,7 @@ from typing import Any
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from tfctr.core import library
-from tfctr.errors import InputError, TfctrError
+from tfctr.errors import InputError
 from tfctr.serving import feature_map
 from tfctr.serving.failures import error_of
 from tfctr.serving.signature_info import Feature, Input, Output
@@ -115,6 +115,6 @@ def as_dict(inputs: Any) -> dict[str, Any]:
 
 def as_error(error: BaseException) -> BaseException:
     """An error of tfctr where the native side failed."""
-    if isinstance(error, TfctrError) or len(error.args) != 3:
+    if not isinstance(error, library.native().ServeFailed):
         return error
     return error_of(error)
