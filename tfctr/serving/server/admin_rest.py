@@ -5,7 +5,6 @@ Every reply is JSON; of a change, the model's status after it. Changes of one mo
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -105,5 +104,5 @@ def described(model: Any) -> dict[str, Any]:
         "default": model.default,
         "labels": dict(model.labels),
         "error": model.error,
-        "versions": [dataclasses.asdict(one) for one in model.versions],
+        "versions": [dict(vars(one)) for one in model.versions],
     }

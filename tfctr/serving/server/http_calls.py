@@ -27,6 +27,7 @@ from tfctr.serving.server import json_body
 from tfctr.serving.server.auth import AccessError
 from tfctr.serving.server.context import DEADLINE_MS, REQUEST_ID, TIMING, ServerContext
 from tfctr.serving.server.limits import TooLargeError
+from tfctr.serving.signature_handle import SignatureHandle
 from tfctr.serving.signature_info import Output
 
 JSON = b"application/json"
@@ -222,8 +223,27 @@ def error_reply(code: str, message: str) -> HttpReply:
 
 
 def json_reply(value: Any) -> HttpReply:
-    """``value`` as JSON."""
-    return HttpReply(orjson.dumps(value))
+    """``value`` as JSON; what JSON does not have is told as text."""
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    return HttpReply(orjson.dumps(value, default=str, option=options))
+
+
+def check_rows(limit: int, handle: SignatureHandle, inputs: Mapping[str, Any]) -> None:
+    """InputError where a request has more than ``limit`` rows. Looks at one length per input."""
+    for name, value in inputs.items():
+        if type(value) is list:
+            size = len(value)
+        else:
+            size = value.shape[0] if isinstance(value, np.ndarray) and value.ndim else 0
+        if size > limit and _counts_rows(handle, name, value):
+            raise InputError(f"input {name!r} has {size} rows, the limit is {limit} (max_rows)")
+
+
+def _counts_rows(handle: SignatureHandle, name: str, value: Any) -> bool:
+    """Whether a value's length is the number of rows: not of parts of a sparse or ragged feature."""
+    if any(name in feature.parts.values() for feature in handle.features):
+        return type(value) is list and type(value[0]) is list
+    return True
 
 
 def flat_outputs(described: Iterable[Output], outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -87,7 +87,7 @@ class HttpServer:
     """
 
     def __init__(self, name: str, app: HttpApp, sock: socket.socket, limits: Limits, tls: dict[str, Any] | None = None):
-        self._app = app
+        self.app = app
         self._socket = sock
         self.host, self.port = sock.getsockname()[:2]
         self.scheme = "https" if tls else "http"
@@ -147,7 +147,7 @@ class HttpServer:
                 self._server.config.timeout_graceful_shutdown = 0
                 self._thread.join(_FORCED_S)
         self._socket.close()
-        self._app.close(wait=clean)
+        self.app.close(wait=clean)
         return clean
 
     def stop(self, grace_s: float = 30.0) -> bool:

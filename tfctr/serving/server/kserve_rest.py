@@ -19,6 +19,7 @@ from tfctr.serving.server.http_calls import (
     HttpCall,
     HttpReply,
     UnimplementedError,
+    check_rows,
     error_reply,
     flat_outputs,
     json_reply,
@@ -45,6 +46,7 @@ def infer(call: HttpCall) -> HttpReply:
     with _acquire(call, lambda field: native.field_hash("kserve", inputs, field)) as lease:
         served = lease.version
         name, handle = kserve_signature(call.model, served, parameters)
+        check_rows(call.ctx.limits.max_rows, handle, inputs)
         native_call = call.native_call((call.model, served.number, name), priority=priority, timeout_us=timeout_us)
         parsed = time.perf_counter_ns()
         outputs, timing = handle.predict(inputs, native_call)

@@ -18,7 +18,7 @@ from tensorflow.core.example import example_pb2
 from tfctr.core import library
 from tfctr.errors import InputError
 from tfctr.serving.server import json_body, tfs_examples
-from tfctr.serving.server.http_calls import HttpCall, HttpReply, flat_outputs, json_reply
+from tfctr.serving.server.http_calls import HttpCall, HttpReply, check_rows, flat_outputs, json_reply
 from tfctr.serving.server.model_choice import DEFAULT_SIGNATURE, signature_of
 from tfctr.serving.server.tfs_metadata import signature_definitions, version_status
 
@@ -39,9 +39,11 @@ def predict(call: HttpCall) -> HttpReply:
         call.version = served.number
         handle = served.signatures.get(name) or signature_of(call.model, served, name)
         inputs = _inputs(call.model, name, handle, columns, rows, body.get("user"))
+        check_rows(call.ctx.limits.max_rows, handle, inputs)
         parsed = time.perf_counter_ns()
         outputs, timing = handle.predict(inputs, call.native_call((call.model, served.number, name)))
         ran = time.perf_counter_ns()
+        call.rows = timing.rows
         if rows is None:
             tensors = outputs if handle.dense_only else flat_outputs(handle.outputs, outputs)
             text = b'{"outputs": ' + native.write_json(tensors, "columns") + b"}"
@@ -77,9 +79,8 @@ def _read(call: HttpCall, form: str, given: Any, user: Any) -> tuple[dict[str, A
         return given, None
     if type(given) is not list or not given:
         raise InputError("'instances': expected a list of one or more rows")
-    rows = call.rows = len(given)
-    _limit_rows(call, rows)
-    return native.instances_to_columns(given), rows
+    _limit_rows(call, len(given))
+    return native.instances_to_columns(given), len(given)
 
 
 def _limit_rows(call: HttpCall, rows: int) -> None:

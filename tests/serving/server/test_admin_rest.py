@@ -1,0 +1,93 @@
+"""The admin port: load, unload, reload, rollback, labels, over a manager of its own."""
+
+import shutil
+
+import pytest
+
+from tests.serving.server.http_client import ask, get, post
+from tfctr.serving.server.auth import Auth
+from tfctr.serving.server.limits import Limits
+
+
+@pytest.fixture(scope="module")
+def manager(served_folder, tmp_path_factory):
+    from tfctr.serving.versions import All, ModelManager, ModelSpec
+
+    folder = tmp_path_factory.mktemp("admin") / "ranker"
+    for version in ("1", "2"):
+        shutil.copytree(served_folder / "2", folder / version)
+    (folder / "3").mkdir()
+    made = ModelManager([ModelSpec(name="ranker", base_path=folder, policy=All(), poll_seconds=0)])
+    assert made.wait(60)
+    yield made
+    made.close(5)
+
+
+@pytest.fixture(scope="module")
+def admin(make_http, manager):
+    return make_http(admin=True, manager=manager)
+
+
+def states(answer):
+    assert answer.status == 200, answer.body
+    return {one["number"]: one["state"] for one in answer.json["versions"]}
+
+
+def test_the_life_of_a_model(admin):
+    (model,) = get(admin, "/v1/status").json["models"]
+    assert model["name"] == "ranker" and model["default"] == 2
+    loaded = {one["number"]: one for one in model["versions"]}
+    assert loaded[2]["state"] == "AVAILABLE" and loaded[2]["describe"]["executors"]
+
+    path = "/v1/models/ranker"
+    assert post(admin, path + ":label", {"label": "stable", "version": 1}).json["labels"] == {"stable": 1}
+    assert post(admin, path + ":label", {"label": "stable", "version": None}).json["labels"] == {}
+    rolled = post(admin, path + ":rollback", b"")
+    assert states(rolled)[2] != "AVAILABLE" and rolled.json["default"] == 1
+    assert states(post(admin, path + ":load", {"version": 2}))[2] == "AVAILABLE"
+    assert states(post(admin, path + ":reload", {"version": "2"}))[2] == "AVAILABLE"
+    assert states(post(admin, path + ":unload", {"version": 1}))[1] != "AVAILABLE"
+    assert get(admin, path).json["default"] == 2
+    assert states(post(admin, path + ":unload", {}))[2] != "AVAILABLE"
+    assert get(admin, "/readyz").status == 503
+    assert states(post(admin, path + ":load", {"version": 1}))[1] == "AVAILABLE"
+    assert get(admin, "/readyz").status == 200
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "status", "said"),
+    [
+        ("load", {"version": 9}, 404, "9"),
+        ("load", {"version": -1}, 400, "'version'"),
+        ("load", {"version": 1.5}, 400, "'version'"),
+        ("load", {"version": 2**63}, 400, "'version'"),
+        ("load", {"versoin": 1}, 400, "'versoin'"),
+        ("load", b"[]", 400, "expected an object"),
+        ("load", {"label": "x"}, 400, "'label'"),
+        ("unload", {"version": 9}, 404, "9"),
+        ("label", {"version": 1}, 400, "label"),
+        ("label", {"label": "stable"}, 400, "label"),
+        ("label", {"label": "7", "version": 1}, 400, "'7'"),
+        ("label", {"label": "stable", "version": 9}, 404, "9"),
+        ("promote", {}, 405, "POST is not for this path"),
+    ],
+)
+def test_refused(admin, verb, body, status, said):
+    answer = post(admin, f"/v1/models/ranker:{verb}", body)
+    assert answer.status == status and said in answer.error, answer.body
+
+
+def test_no_such_model_or_path(admin):
+    assert post(admin, "/v1/models/rankre:load", {}).status == 404
+    assert get(admin, "/v1/models/rankre").status == 404
+    assert get(admin, "/v1/models/ranker:load").status == 405
+    assert post(admin, "/v1/models/ranker:predict", {}).status in (404, 405)
+    assert get(admin, "/metrics").status == 200
+
+
+def test_the_admin_token(make_http):
+    server = make_http(admin=True, auth=Auth(token="serving-token", admin_token="admin-token"), limits=Limits())
+    for token in ("", "Bearer serving-token"):
+        assert ask(server, "GET", "/v1/status", None, {"authorization": token}).status == 401
+    assert ask(server, "GET", "/v1/status", None, {"authorization": "Bearer admin-token"}).status == 200
+    assert get(server, "/healthz").status == 200
