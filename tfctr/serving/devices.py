@@ -9,9 +9,10 @@ _log = logging.getLogger("tfctr")
 _SHOWN = 5
 
 
-def device_report(where: str, found: dict[str, Any]) -> dict[str, Any]:
+def device_report(where: str, found: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
     """``asked``: device -> nodes that ask for it; ``session``: the session's devices; ``fell_back``: per device that
-    is not there {device, nodes, ops {type: nodes}}. Logs one warning when something fell back.
+    is not there {device, nodes, ops {type: nodes}}. Logs one warning when something fell back,
+    unless ``quiet``.
 
     found: ``_native.Model.devices()``.
     """
@@ -21,7 +22,7 @@ def device_report(where: str, found: dict[str, Any]) -> dict[str, Any]:
         for device, ops, present in found["asked"]
         if not present
     ]
-    if fell_back:
+    if fell_back and not quiet:
         told = "; ".join(f"{one['nodes']} nodes ask for {one['device']} ({_ops(one['ops'])})" for one in fell_back)
         _log.warning("%s: devices that are not here, so other devices run their nodes: %s", where, told)
     return {"asked": asked, "session": list(found["session"]), "fell_back": fell_back}

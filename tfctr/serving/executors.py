@@ -81,7 +81,7 @@ def load_executors(
     wanted = list(described) if options.signatures is None else [n for n in options.signatures if n in described]
     towers = _towers(where, described, wanted, options, loader, paths)
     own = [anonymous_bytes() - before]
-    definitions = loaded.read_definitions(loader.first)
+    definitions = loaded.read_definitions(loader.first or loader({}))
     names = _names(where, definitions, described, options)
     prepared = {}
     for name in names:
@@ -183,10 +183,8 @@ def _plain_tower(
 
 
 def _has_engine(entry: Mapping[str, Any]) -> bool:
-    return any(
-        (dense or {}).get("form") and dense["provider"] != dense_form.TENSORFLOW
-        for dense in (entry.get("dense"), (entry.get("split") or {}).get("dense"))
-    )
+    forms = [entry.get("dense") or {}, (entry.get("split") or {}).get("dense") or {}]
+    return any(one.get("form") and one["provider"] != dense_form.TENSORFLOW for one in forms)
 
 
 def _names(

@@ -46,23 +46,32 @@ class LoadOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A signature as requests meet it. description: what ``_native.Predictor`` and ``Group.signature`` take."""
+
+    description: Mapping[str, Any]
+    info: SignatureInfo
+    features: tuple[Feature, ...]
+    users: users.UserInputs | None
+    outputs: tuple[Output, ...]
+    packed: bool
+    dense_only: bool
+
+
+@dataclasses.dataclass(kw_only=True)
 class Loaded:
     """model: the native one. tower: what runs the dense tower. hidden: signatures that only forms and the loader use.
-    dense_only: no output is sparse or ragged. packed: requests reach the graph as one arena."""
+    runs: the queue of requests that may wait (``session_runs``). Nothing changes after it is made, but for ``close``.
+    """
 
     model: Any
     predictor: Any
     tower: dense_form.DenseTower
     definitions: Mapping[str, meta_graph_pb2.SignatureDef]
     hidden: frozenset[str]
-    info: SignatureInfo
-    features: tuple[Feature, ...]
-    users: Any
-    outputs: tuple[Output, ...]
-    packed: bool
-    dense_only: bool
+    prepared: Prepared
     devices: Mapping[str, Any]
-    description: Mapping[str, Any]
+    runs: Any = None
 
     @property
     def signatures(self) -> tuple[str, ...]:
@@ -106,14 +115,8 @@ def load(
         tower=tower,
         definitions=definitions,
         hidden=hidden,
-        info=made.info,
-        features=made.features,
-        users=made.users,
-        outputs=made.outputs,
-        packed=made.packed,
-        dense_only=made.dense_only,
+        prepared=made,
         devices=device_report(options.where, model.devices()),
-        description=made.description,
     )
 
 
@@ -156,19 +159,6 @@ def _recorded_features(folder: Path, described: Mapping[str, Any], signature: st
     if "features" in described:
         return described["features"]  # type: ignore[no-any-return]
     return input_features.read(folder).get(signature, ())
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A signature as requests meet it. description: what ``_native.Predictor`` and ``Group.signature`` take."""
-
-    description: Mapping[str, Any]
-    info: SignatureInfo
-    features: tuple[Feature, ...]
-    users: users.UserInputs | None
-    outputs: tuple[Output, ...]
-    packed: bool
-    dense_only: bool
 
 
 def prepare(

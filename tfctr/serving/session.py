@@ -7,10 +7,11 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from tensorflow.core.protobuf import config_pb2
 
@@ -18,13 +19,17 @@ from tfctr.bundle import naming, reader
 from tfctr.bundle.deltas.identity import Version
 from tfctr.bundle.deltas.version_folder import VersionReport, advice
 from tfctr.core import library
-from tfctr.errors import InputError, TfctrError, UsageError
-from tfctr.serving import feature_map, live_version
+from tfctr.errors import TfctrError, UnavailableError, UsageError
+from tfctr.serving import feature_map, live_version, session_runs
 from tfctr.serving import loaded as loading
+from tfctr.serving.group import call_until, predict_async
+from tfctr.serving.group_options import MAX_THREADS, BatchingOptions, GroupOptions
 from tfctr.serving.model_folder import find_model
+from tfctr.serving.signature_handle import SignatureHandle, as_dict
 from tfctr.serving.signature_info import Feature, Input, Output
 
-_MAX_THREADS = 1024  # the memory of TensorFlow's pools grows with the square of it
+_DRAIN_S = 30.0
+_T = TypeVar("_T")
 
 
 class ServingSession:
@@ -58,6 +63,10 @@ class ServingSession:
       fallback: False: no fallback is taken; UsageError with the reason instead.
       table_memory: "mapped": tables lie in the page cache, shared by all processes; "huge_pages": copied to huge pages
         of this process, for faster lookups in large ones; None: as TFCTR_TABLE_MEMORY says, else mapped.
+      executors: how many requests may run at once; they share tables and engines, the rest of the model each has for
+        itself. With several, requests wait in a queue and run on the executors' threads instead of their callers'.
+      batching: requests that come together run together, see :class:`tfctr.BatchingOptions`; None: each by itself.
+      queue_limit: requests that may wait; one more is refused.
 
     Engines are opened and warmed before the constructor returns.
 
@@ -82,9 +91,12 @@ class ServingSession:
         engine: str | None = None,
         fallback: bool = True,
         table_memory: str | None = None,
+        executors: int = 1,
+        batching: BatchingOptions | None = None,
+        queue_limit: int = 1000,
     ):
-        if not 1 <= intra_op_threads <= _MAX_THREADS:
-            raise UsageError(f"intra_op_threads is {intra_op_threads}, expected 1 to {_MAX_THREADS}")
+        if not 1 <= intra_op_threads <= MAX_THREADS:
+            raise UsageError(f"intra_op_threads is {intra_op_threads}, expected 1 to {MAX_THREADS}")
         self._path = find_model(Path(path))
         library.load()
         library.load_op_libraries(op_libraries)
@@ -103,13 +115,14 @@ class ServingSession:
             fallback=fallback,
             table_memory=table_memory,
         )
-        self._loaded = loading.load(self._path, manifest, self._options)
+        self._group = _group_options(self._options, executors, batching, queue_limit)
+        self._loaded = session_runs.load(self._path, manifest, self._options, self._group)
         self._live = None if manifest is None else live_version.opened(self._path, manifest)
         self._folder: live_version.ModelFolder | None = None  # of a model that was loaded from memory
         self._changing = threading.Lock()  # one change of the version at a time; requests never take it
         self._earlier: Counter[str] = Counter()  # requests of models that are not loaded any more
 
-    def predict(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def predict(self, inputs: Mapping[str, Any], deadline_ms: float | None = None) -> dict[str, Any]:
         """Runs the signature.
 
         Args:
@@ -120,6 +133,7 @@ class ServingSession:
             Features that :attr:`user_features` lists may have one row for the one user of all B rows of the others; or
             U rows, one per user, with the input :attr:`row_to_user` (int64 [B], values in [0, U)) to say which user
             each row belongs to.
+          deadline_ms: milliseconds from now after which nobody wants the answer: the call returns then, whatever runs.
 
         Returns:
           Output name -> np.ndarray (object arrays of bytes for strings), tf.compat.v1.SparseTensorValue or
@@ -128,18 +142,38 @@ class ServingSession:
         Raises:
           InputError: names the input or feature, what came and what was expected; or what the model itself found wrong
             with the values.
+          DeadlineError: the time was over; ``stage`` says where. It was not started after its deadline.
+          OverloadedError: ``queue_limit`` requests wait already.
           UsageError: the session is closed.
         """
-        request = inputs if type(inputs) is dict else _as_dict(inputs)
+        request = as_dict(inputs)
         loaded = self._open()
+        if deadline_ms is not None or self._group is not None:
+            return self._queued(lambda handle: handle.predict(request, call_until(deadline_ms))[0])
         outputs: dict[str, Any] = loaded.predictor.predict(request)
-        return outputs if loaded.dense_only else feature_map.assemble(loaded.outputs, outputs)
+        return outputs if loaded.prepared.dense_only else feature_map.assemble(loaded.prepared.outputs, outputs)
+
+    def predict_async(self, inputs: Mapping[str, Any], deadline_ms: float | None = None) -> Future[dict[str, Any]]:
+        """As :meth:`predict`, without waiting: a future of the outputs. Cancelling it takes the request out of the
+        queue. What is wrong with the inputs themselves is raised here."""
+        request = as_dict(inputs)
+        return self._queued(lambda handle: predict_async(handle, request, deadline_ms))
+
+    def _queued(self, run: Callable[[SignatureHandle], _T]) -> _T:
+        while True:
+            loaded = self._open()
+            try:
+                return run(loaded.runs.handle(loaded))
+            except UnavailableError:
+                if self._loaded is loaded:
+                    raise
+                # It was exchanged for another version since it was taken.
 
     def run_traced(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], config_pb2.RunMetadata]:
         """As :meth:`predict`, with TensorFlow's RunMetadata of this run (op start and end times in microseconds)."""
         loaded = self._open()
-        outputs, metadata = loaded.predictor.predict_traced(_as_dict(inputs))
-        return feature_map.assemble(loaded.outputs, outputs), config_pb2.RunMetadata.FromString(metadata)
+        outputs, metadata = loaded.predictor.predict_traced(as_dict(inputs))
+        return feature_map.assemble(loaded.prepared.outputs, outputs), config_pb2.RunMetadata.FromString(metadata)
 
     def apply_deltas(self, deltas: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> VersionReport:
         """Brings the tables (and the graph, where a delta has new dense weights) to the version that ``deltas``, in
@@ -167,6 +201,8 @@ class ServingSession:
                 raise UsageError(f"{self._path}: is a plain SavedModel; deltas belong to bundles (tfctr convert)")
             made = live_version.following(live, [Path(one) for one in paths])
             reloaded = "the deltas have another graph or whole files" if made.reload else ""
+            if not reloaded and self._group is not None:
+                reloaded = "requests that run in parts on several executors get one version only if all change at once"
             if not reloaded and not live_version.swap(loaded.model, live, made.live):
                 reloaded = "its graph, of an earlier tfctr, has no node that takes overlays"
             if reloaded:
@@ -186,7 +222,7 @@ class ServingSession:
         """Loads another model and serves it from now on."""
         try:
             folder = live_version.ModelFolder(live)
-            new = loading.load(folder.path, live.manifest, self._options, live.paths)
+            new = session_runs.load(folder.path, live.manifest, self._options, self._group, live.paths)
             folder.loaded()
         except (TfctrError, OSError) as error:
             kind = type(error) if isinstance(error, TfctrError) else UsageError
@@ -194,6 +230,7 @@ class ServingSession:
                 f"{self._path}: the deltas were not applied, the session serves on as it did: {error}"
             ) from error
         self._loaded, self._folder = new, folder
+        loaded.runs.close(_DRAIN_S)
         self._earlier.update(loaded.predictor.requests())
         loaded.tower.close()
 
@@ -216,39 +253,39 @@ class ServingSession:
     @property
     def inputs(self) -> tuple[Input, ...]:
         """The tensors that this signature takes, in order of their names."""
-        return self._loaded.info.inputs
+        return self._loaded.prepared.info.inputs
 
     @property
     def features(self) -> tuple[Feature, ...]:
         """The sparse and ragged features among the inputs."""
-        return self._loaded.features
+        return self._loaded.prepared.features
 
     @property
     def outputs(self) -> tuple[Output, ...]:
         """What :meth:`predict` returns."""
-        return self._loaded.outputs
+        return self._loaded.prepared.outputs
 
     @property
     def packed(self) -> bool:
         """Whether requests reach the graph as one packed arena (bundles) rather than tensor by tensor."""
-        return self._loaded.packed
+        return self._loaded.prepared.packed
 
     @property
     def user_features(self) -> tuple[str, ...]:
         """Features and inputs that a request may give once per user."""
-        users = self._loaded.users
+        users = self._loaded.prepared.users
         return users.features if users else ()
 
     @property
     def user_inputs(self) -> tuple[str, ...]:
         """The inputs behind :attr:`user_features`."""
-        users = self._loaded.users
+        users = self._loaded.prepared.users
         return tuple(sorted(users.inputs)) if users else ()
 
     @property
     def row_to_user(self) -> str | None:
         """Name of the input that says which user row each row belongs to; None where no user features are declared."""
-        users = self._loaded.users
+        users = self._loaded.prepared.users
         return users.row_to_user if users else None
 
     def describe(self) -> dict[str, Any]:
@@ -261,35 +298,43 @@ class ServingSession:
         candidate, which is slower. ``dense``: what runs the dense tower {asked, running: providers, precision,
         fallback: whether that is not what the bundle asks for, reason, isa {built, here}, engine {name, version}, None
         on TensorFlow, buckets: batch sizes with a variant of their own, engines: what each says of itself, calls:
-        requests that engines ran}.
+        requests that engines ran}. ``group``: of a session with several executors or batching, see
+        ``ServedVersion.describe``; ``requests`` does not count what ran there.
         """
         loaded = self._open()
         counts = dict(self._earlier + Counter(loaded.predictor.requests()))
         counts = {form: counts.get(form, 0) for form in loaded.predictor.requests()}
         version = self.version
-        split = loaded.users.split if loaded.users else None
+        split = loaded.prepared.users.split if loaded.prepared.users else None
         keys = ("signature", "packed", "user_features", "item_side")
         return {
             "path": str(self._path),
             "signature": self._options.signature,
-            "packed": loaded.packed,
+            "packed": loaded.prepared.packed,
             "split": None if split is None else {key: split.get(key) for key in keys},
             "user_features": list(self.user_features),
             "row_to_user": self.row_to_user,
             "devices": loaded.devices,
             "requests": counts,
             "dense": loaded.tower.describe(counts),
+            "group": None if loaded.runs.version is None else loaded.runs.version.describe(),
             "version": None if version is None else {"sequence": version.sequence, "hash": version.hash},
         }
 
-    def close(self) -> None:
-        """Gives the model's memory back once calls in progress are done. Further calls of close do nothing."""
+    def close(self, drain_s: float = _DRAIN_S) -> bool:
+        """Takes no new requests, waits at most ``drain_s`` for those that wait or run in the queue, and gives the
+        model's memory back once calls in progress are done. Whether all in the queue were answered. Further calls of
+        close do nothing."""
         with self._changing:
             loaded = self._loaded
+            if loaded.predictor is None:
+                return True
             self._loaded = dataclasses.replace(loaded, model=None, predictor=None)
+            drained: bool = loaded.runs.close(drain_s)
             loaded.tower.close()
             if self._folder is not None:
                 self._folder.close()
+            return drained
 
     def __enter__(self) -> ServingSession:
         return self
@@ -306,7 +351,23 @@ class ServingSession:
         return loaded
 
 
-def _as_dict(inputs: Any) -> dict[str, Any]:
-    if not isinstance(inputs, Mapping):
-        raise InputError(f"inputs must be a mapping of input names to values, got {type(inputs).__name__}")
-    return dict(inputs)
+def _group_options(
+    options: loading.LoadOptions, executors: int, batching: BatchingOptions | None, queue_limit: int
+) -> GroupOptions | None:
+    """None where requests run on their callers' threads."""
+    group = GroupOptions(
+        executors=executors,
+        batching=batching,
+        queue_limit=queue_limit,
+        intra_op_threads=options.intra_op_threads,
+        signatures=(options.signature,),
+        tags=options.tags,
+        features=None if options.features is None else {options.signature: options.features},
+        user_features=options.user_features,
+        config=options.config,
+        device_map=options.device_map,
+        engine=options.engine,
+        fallback=options.fallback,
+        table_memory=options.table_memory,
+    )
+    return None if executors == 1 and batching is None else group

@@ -33,6 +33,7 @@ class ServedVersion:
       group: ``_native.Group``.
       signatures: name -> :class:`SignatureHandle`.
       options: what it was loaded with.
+      executors: the loaded models, how their signatures are run, and what they cost.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class ServedVersion:
         self.warm_up = warm
         self.load_seconds = load_seconds
         self.loaded_at = time.time()
-        self._executors = executors
+        self.executors = executors
         self._closing = threading.Lock()
         self._closed = False
 
@@ -75,7 +76,7 @@ class ServedVersion:
         told = self.group.describe()
         executors = [
             {**counts, "own_bytes": own}
-            for counts, own in zip(told["executors"], self._executors.own_bytes, strict=True)
+            for counts, own in zip(told["executors"], self.executors.own_bytes, strict=True)
         ]
         return {
             "number": self.number,
@@ -83,8 +84,8 @@ class ServedVersion:
             "executors": executors,
             "shared": self._shared(),
             "signatures": {name: handle.describe() for name, handle in self.signatures.items()},
-            "dense": {name: _dense(tower) for name, tower in self._executors.towers.items()},
-            "devices": dict(self._executors.devices),
+            "dense": {name: _dense(tower) for name, tower in self.executors.towers.items()},
+            "devices": dict(self.executors.devices),
             "routing": self.options.routing,
             "queue": {"waiting": told["waiting"], "limit": self.options.queue_limit},
             "warm_up": None if self.warm_up is None else self.warm_up.describe(),
@@ -100,7 +101,7 @@ class ServedVersion:
             "tables": len(tables),
             "table_bytes": sum(one["bytes"] for one in tables),
             "table_memory": self.options.table_memory or "mapped",
-            "engines": sum(len(tower.engines) for tower in self._executors.towers.values()),
+            "engines": sum(len(tower.engines) for tower in self.executors.towers.values()),
             "blob_bytes": sum(one["bytes"] for one in engines),
         }
 
@@ -120,9 +121,9 @@ class ServedVersion:
                 return True
             self._closed = True
             drained = bool(self.group.close(int(drain_s * 1e9)))
-            for tower in self._executors.towers.values():
+            for tower in self.executors.towers.values():
                 tower.close()
-            self._executors = dataclasses.replace(self._executors, models=())
+            self.executors = dataclasses.replace(self.executors, models=())
             return drained
 
 
