@@ -1,5 +1,7 @@
 #include "tfctr/core/runtime/request_checks.h"
 
+#include <algorithm>
+
 #include "tfctr/core/runtime/packer.h"
 #include "tfctr/core/wire/text.h"
 
@@ -13,6 +15,8 @@ std::string Suggestion(const SignaturePlan& plan, std::string_view name) {
   const Entry* closest = nullptr;
   double best = kAlike;
   for (const Entry& entry : plan.entries) {
+    const size_t shorter = std::min(name.size(), entry.name.size()), both = name.size() + entry.name.size();
+    if (2.0 * static_cast<double>(shorter) < kAlike * static_cast<double>(both)) continue;
     const double likeness = Likeness(name, entry.name);
     if (likeness < best || (closest != nullptr && likeness == best)) continue;
     closest = &entry;

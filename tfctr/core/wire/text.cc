@@ -87,7 +87,7 @@ std::string ShownText(std::string_view text) {
 }
 
 double Likeness(std::string_view a, std::string_view b) {
-  constexpr size_t kLongest = 200;  // names of people's features; more would be work for an attacker
+  constexpr size_t kLongest = 80;  // a person's spelling mistake; more would be work that a client may give us
   if (a.size() + b.size() == 0) return 1;
   if (a.size() > kLongest || b.size() > kLongest) return 0;
   return 2.0 * static_cast<double>(Matching(a, b)) / static_cast<double>(a.size() + b.size());
