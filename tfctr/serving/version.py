@@ -239,13 +239,13 @@ def _signature(
         try:
             native = group.signature(name, made.description, batching, options.max_rows if batching else 0)
         except serve_failed as failure:
-            if not batching or failure.args[0] != "INVALID_ARGUMENT":
+            if not batching or failure.code != "INVALID_ARGUMENT":
                 raise
-            reason, batching = failure.args[1], False
+            reason, batching = failure.message, False
             _log.warning("%s: signature %r: every request runs by itself: %s", where, name, reason)
             native = group.signature(name, made.description, False, 0)
     except serve_failed as failure:
-        raise CorruptFileError(f"{where}: signature {name!r}: {failure.args[1]}") from failure
+        raise CorruptFileError(f"{where}: signature {name!r}: {failure.message}") from failure
     return SignatureHandle(
         name=name,
         native=native,
