@@ -6,7 +6,7 @@ PYTEST := $(PY) -m pytest
 PYTEST_ARGS ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo example-ev example-serving test test-gpu test-long check check-native lint bazel format bench clean
+.PHONY: help setup build demo example-ev example-serving test test-gpu test-long check check-native fuzz lint bazel format bench clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -46,6 +46,9 @@ lint: build
 
 check-native: setup  ## The C++ tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
 	@tools/check_native.sh
+
+fuzz: setup  ## The wire parser under libFuzzer and sanitizers, SECONDS=60 each (needs clang; tests/fuzz/README.md)
+	@SECONDS_EACH=$(or $(SECONDS),60) tests/fuzz/run.sh
 
 bazel: setup  ## libtfctr_ops.so by Bazel (Debian's bazel-bootstrap; see docs/building.md)
 	@bazel build --jobs=2 --repo_env=TFCTR_PYTHON=$(abspath $(PY)) //:libtfctr_ops.so
