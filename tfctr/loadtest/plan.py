@@ -65,7 +65,9 @@ def carry_out(
     told: Callable[[Run, str | None], None] = lambda run, missed: None,
     read_batches: Callable[[], dict[str, float]] | None = None,
 ) -> Outcome:
-    """Sends one request, then what ``plan`` says. told: after each run, with the reason for which it misses the budget. read_batches: after each run, what the
+    """Sends one request, then what ``plan`` says.
+
+    told: after each run, with the reason for which it misses the budget. read_batches: after each run, what the
     server says of the batches since the last reading.
     """
     probe(channel, requests)
