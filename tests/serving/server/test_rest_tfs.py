@@ -81,7 +81,7 @@ def test_what_all_rows_share_may_come_once(http_server, expected):
 
 
 def test_a_ragged_output_in_columns(http_server):
-    asked = {"signature_name": "ragged", "inputs": {"tags": [[1, 2], [], [3]]}}
+    asked = {"signature_name": "ragged", "inputs": {"tags": [1, 2, 3], "tags_1": [0, 2, 2, 3]}}
     answer = post(http_server, PREDICT, asked)
     assert answer.status == 200, answer.body
     values = {name.rpartition("/")[2]: value for name, value in answer.json["outputs"].items()}
