@@ -1,6 +1,7 @@
 """PredictRequest bytes to the packed form, against protobuf's own parser and tf.make_ndarray."""
 
 import struct
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tensorflow_serving.apis import predict_pb2
 
 from tests.core import wire_testing as wire
 from tests.core.test_packer import arrays, numpy_dtype
+from tests.core.test_user_rows import packer as user_packer
 from tests.core.wire_testing import arrays_of, ndarray_of, packer, part, same
 from tfctr.core import library
 from tfctr.errors import InputError
@@ -401,3 +403,45 @@ def test_peek():
     assert peek(twice)[:3] == ("a", 3, None)
     with pytest.raises(InputError, match="PredictRequest"):
         peek(b"\xff")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), st.integers(0, 5), st.data())
+def test_rows_of_users_are_those_of_python_requests(users, rows, data):
+    """User rows once per user, repeated for every candidate, with row_to_user or without."""
+    parts = [part("age", "int32", [-1]), part("name", "string", [-1]), part("item", "int64", [-1])]
+    plan = user_packer(parts, ["age", "name"])
+    row_to_user = np.sort(data.draw(hnp.arrays(np.int64, rows, elements=st.integers(0, users - 1))))
+    request = {
+        "age": np.arange(users, dtype=np.int32),
+        "name": np.array([b"user %d" % k for k in range(users)], object),
+        "item": np.arange(rows),
+    }
+    if users > 1 or data.draw(st.booleans()):
+        request["row_to_user"] = row_to_user
+    tensors = {n: content(a.dtype.name, a) for n, a in request.items() if n != "name"}
+    tensors["name"] = wire.tensor_proto("string", [users], b"".join(wire.of_bytes(8, t) for t in request["name"]))
+    results = []
+    body = wire.predict_request(tensors)
+    for call in (lambda: plan.pack(request), lambda: library.native().pack_body(plan, "tfs", body)):
+        try:
+            packed = call()
+            results.append((packed.repeated, *(a.tolist() for a in arrays_of(packed, ["int32", "string", "int64"]))))
+        except InputError as error:
+            results.append(str(error))
+    assert results[0] == results[1]
+
+
+def test_many_threads_read_at_once():
+    """No lock, no state between requests: the GIL is released while each is read."""
+    plan = packer(*(part(f"x{k}", "int64", [-1]) for k in range(20)))
+    bodies = [wire.predict_request({f"x{k}": content("int64", np.full(50, n)) for k in range(20)}) for n in range(8)]
+
+    def read(n):
+        for _ in range(50):
+            packed = library.native().pack_body(plan, "tfs", bodies[n])
+            assert (packed.arena.view(np.int64).reshape(20, -1)[:, :50] == n).all()
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(8)))

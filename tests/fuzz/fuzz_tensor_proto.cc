@@ -26,9 +26,15 @@ std::string OwnFields(std::string_view message, const tfctr::WireTensor& tensor)
     tfctr::PutBytesField(2, dim, &shape);
   }
   tfctr::PutBytesField(2, shape, &out);
+  bool has_content = false;  // then the list is not used
+  tfctr::ProtobufReader contents(message);
+  while (contents.Next()) {
+    if (contents.Is(4, tfctr::WireKind::kBytes)) has_content = !contents.bytes().empty();
+  }
   tfctr::ProtobufReader reader(message);
   while (reader.Next()) {
-    if (reader.field() != 4 && reader.field() != tensor.list_field) continue;
+    const bool is_content = reader.Is(4, tfctr::WireKind::kBytes);
+    if (!is_content && (has_content || reader.field() != tensor.list_field)) continue;
     const uint64_t number = reader.number();
     switch (reader.kind()) {
       case tfctr::WireKind::kBytes:

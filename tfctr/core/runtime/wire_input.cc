@@ -1,6 +1,8 @@
 #include "tfctr/core/runtime/wire_input.h"
 
 #include <algorithm>
+#include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "tfctr/core/runtime/number_cast.h"
@@ -170,6 +172,21 @@ void WireReader::ReadInfer(std::string_view body) {
   request_.memory.TakeOver(std::move(view.memory));
 }
 
+// Runs `f`, whose exceptions become a status.
+template <typename F>
+absl::Status WithStatus(const SignaturePlan& plan, F f) {
+  try {
+    f();
+  } catch (const BadRequest& error) {
+    return absl::InvalidArgumentError(error.what());
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(plan.context + ": no memory for a request of this size");
+  } catch (const std::length_error&) {
+    return absl::ResourceExhaustedError(plan.context + ": no memory for a request of this size");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Protocol> ProtocolFromName(std::string_view name) {
@@ -179,7 +196,7 @@ absl::StatusOr<Protocol> ProtocolFromName(std::string_view name) {
 }
 
 absl::Status ReadWire(Protocol protocol, std::string_view body, const SignaturePlan& plan, WireRequest* request) {
-  try {
+  return WithStatus(plan, [&] {
     WireReader reader(plan, request);
     if (protocol == Protocol::kTfServing) {
       reader.ReadPredict(body);
@@ -187,18 +204,17 @@ absl::Status ReadWire(Protocol protocol, std::string_view body, const SignatureP
       reader.ReadInfer(body);
     }
     FinishValues(plan, &request->values, &request->absent);
-  } catch (const BadRequest& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
-  return absl::OkStatus();
+  });
 }
 
 absl::StatusOr<PackedRequest> PackWire(const SignaturePlan& plan, WireRequest* request) {
-  try {
-    return PackValues(plan, &request->values, std::move(request->absent));
-  } catch (const BadRequest& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
+  PackedRequest packed;
+  const absl::Status status = WithStatus(plan, [&] {
+    packed = PackValues(plan, &request->values, std::move(request->absent));
+    if (!packed.arena.IsInitialized() || !packed.strings.IsInitialized()) throw std::bad_alloc();
+  });
+  if (!status.ok()) return status;
+  return packed;
 }
 
 }  // namespace tfctr
