@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from graph_opt.lookup_spec import LookupSpec, OutputSpec, Placement, Step
 from tests.core import test_fused_lookup_property as property_cases
+from tests.core.dense_testing import EngineGraph, write_tower
 from tests.core.lookup_testing import LookupBench
 from tests.core.test_fused_lookup_hashed import FIND, INT64, POOL, Tables, some_table
 from tests.core.test_packer import packer, part
@@ -129,3 +130,16 @@ def test_unpacking_is_pack_time_and_nothing_is_kept_without_a_record(tables):
     unpack()
     tables.bench.hash_rows(tables.tables[8, "float32", False].index, [INT64.max, 3], 8)
     assert record.read() == {"lookup_ns": 0, "dense_ns": 0, "pack_ns": 0, "tables": {}}
+
+
+def test_the_dense_engine_adds_its_time(tmp_path):
+    pytest.importorskip("openvino")
+    tower = write_tower(tmp_path / "small.onnx")
+    with EngineGraph(tower.spec()) as graph:
+        graph.session.close()
+        config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1)  # ops run on the thread of the caller
+        graph.session = tf.compat.v1.Session(graph=graph.graph, config=config)
+        graph.open().run(tower.feeds(4))
+        counts = recorded(lambda: graph.run(tower.feeds(4)))
+    assert counts["dense_ns"] > 0
+    assert (counts["lookup_ns"], counts["tables"]) == (0, {})

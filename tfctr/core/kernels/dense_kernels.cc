@@ -67,7 +67,7 @@ class DenseEngineOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const StepTimer timer(&StepRecord::dense_ns);
+    const StepTimer timer(StepPart::kDense);
     std::shared_ptr<const Opened> opened;
     OP_REQUIRES_OK(context, GetOpened(context, &opened));
     std::vector<InputView> views(spec_.inputs.size());

@@ -45,7 +45,7 @@ class HashLookupOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const StepTimer timer(&StepRecord::lookup_ns);
+    const StepTimer timer(StepPart::kLookup);
     std::shared_ptr<const OpenedFiles> files;
     OP_REQUIRES_OK(context, store_.Files(context, 0, &files));
     const ServedTable* table = nullptr;

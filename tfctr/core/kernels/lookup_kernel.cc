@@ -3,6 +3,7 @@
 //
 // Thread-safety: Compute may run concurrently; a request's state belongs to the thread that runs it and is reused.
 // The outputs must not be forwarded from inputs; they are written by several threads, each row by exactly one.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -119,6 +120,7 @@ struct ResolvedFiles {
   std::shared_ptr<const OpenedFiles> files;
   LookupTables tables;
   std::vector<size_t> table_numbers;  // of each lookup, see StepRecord
+  size_t tables_to_count = 0;         // above all of them
 };
 
 class FusedLookupOp : public OpKernel {
@@ -155,7 +157,7 @@ class FusedLookupOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const StepTimer timer(&StepRecord::lookup_ns);
+    const StepTimer timer(StepPart::kLookup);
     std::shared_ptr<const OpenedFiles> files;
     OP_REQUIRES_OK(context, store_.Files(context, kStore, &files));
     RequestState& state = RequestState::OfThread();
@@ -177,8 +179,10 @@ class FusedLookupOp : public OpKernel {
                       [this, &call](int64_t begin, int64_t end) { plan_->Run(begin, end, &call); });
     OP_REQUIRES_OK(context, ToTensorFlow(plan_->Finish(&call)));
     if (timer.record() == nullptr) return;
+    TableCounts* const counts = timer.record()->Tables(resolved->tables_to_count);
     for (size_t i = 0; i < resolved->table_numbers.size(); ++i) {
-      timer.record()->AddTable(resolved->table_numbers[i], plan_->Lookups(call, i), plan_->DefaultRows(call, i));
+      counts[resolved->table_numbers[i]].lookups += plan_->Lookups(call, i);
+      counts[resolved->table_numbers[i]].default_rows += plan_->DefaultRows(call, i);
     }
   }
 
@@ -193,7 +197,10 @@ class FusedLookupOp : public OpKernel {
     std::vector<const ServedTable*> tables;
     for (const auto& table : files->served) tables.push_back(table.get());
     TF_RETURN_IF_ERROR(ToTensorFlow(plan_->ResolveTables(tables, &made->tables)));
-    for (const LookupTable& table : made->tables) made->table_numbers.push_back(StepRecord::TableNumber(table.name));
+    for (const LookupTable& table : made->tables) {
+      made->table_numbers.push_back(StepRecord::TableNumber(table.name));
+      made->tables_to_count = std::max(made->tables_to_count, made->table_numbers.back() + 1);
+    }
     *resolved = made;
     std::atomic_store(&resolved_, *resolved);
     return absl::OkStatus();

@@ -41,7 +41,7 @@ class UnpackOp : public tensorflow::OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const StepTimer timer(&StepRecord::pack_ns);
+    const StepTimer timer(StepPart::kPack);
     const tensorflow::Tensor& arena = context->input(0);
     const tensorflow::Tensor& strings = context->input(2);
     std::vector<PackedInput> inputs;

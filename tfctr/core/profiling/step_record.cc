@@ -1,8 +1,8 @@
 #include "tfctr/core/profiling/step_record.h"
 
-#include <time.h>
-
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <mutex>
 #include <unordered_map>
 
@@ -23,15 +23,60 @@ Names& AllNames() {
   return *names;
 }
 
+int64_t Nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Nanoseconds per tick: measured over the time since the library was loaded, again where that has doubled. On every
+// CPU that TensorFlow runs on, the counter goes at one rate, whatever the clock of the cores.
+class TickLength {
+ public:
+  double Get() {
+    const int64_t ticks = StepTicks() - first_ticks_;
+    if (ticks > 2 * measured_at_.load(std::memory_order_relaxed)) Measure();
+    return length_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  void Measure() {
+    int64_t ns = 0;
+    do {  // of a library that was loaded just now
+      ns = Nanoseconds() - first_ns_;
+    } while (ns < 200'000);
+    const int64_t ticks = StepTicks() - first_ticks_;
+    length_.store(ticks > 0 ? static_cast<double>(ns) / static_cast<double>(ticks) : 0, std::memory_order_relaxed);
+    measured_at_.store(std::max<int64_t>(ticks, 1), std::memory_order_relaxed);
+  }
+
+  const int64_t first_ns_ = Nanoseconds();
+  const int64_t first_ticks_ = StepTicks();
+  std::atomic<int64_t> measured_at_{0};
+  std::atomic<double> length_{0};
+};
+
+TickLength tick_length;
+
 }  // namespace
 
 StepRecord* StepRecord::Current() { return current; }
 void StepRecord::SetCurrent(StepRecord* record) { current = record; }
 
-void StepRecord::Grow(size_t table) { tables_.resize(table + 1); }
+void StepRecord::Grow(size_t count) { tables_.resize(count); }
+
+void StepRecord::Settle() {
+  const double length = tick_length.Get();
+  int64_t* const fields[] = {&lookup_ns, &dense_ns, &pack_ns};
+  for (size_t i = 0; i < ticks_.size(); ++i) {
+    // A thread that moved to a CPU whose counter is a little behind may have seen it go back.
+    if (ticks_[i] > 0) *fields[i] += static_cast<int64_t>(static_cast<double>(ticks_[i]) * length);
+  }
+  ticks_.fill(0);
+}
 
 void StepRecord::Clear() {
   lookup_ns = dense_ns = pack_ns = 0;
+  ticks_.fill(0);
   std::fill(tables_.begin(), tables_.end(), TableCounts());
 }
 
@@ -47,12 +92,6 @@ std::string StepRecord::TableName(size_t number) {
   Names& all = AllNames();
   const std::lock_guard<std::mutex> lock(all.mutex);
   return number < all.names.size() ? all.names[number] : std::string();
-}
-
-int64_t StepClock() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
 }
 
 }  // namespace tfctr

@@ -3,11 +3,13 @@
 // one.
 //
 // Thread-safety: a record belongs to one thread. Work that an op spreads over other threads is added up by the op.
-// Cost: two readings of the clock per op, one addition per lookup; without a record, one look at a thread-local
-// pointer.
+// Cost: two readings of the time stamp counter per op, two additions per lookup; without a record, one look at a
+// thread-local pointer.
 #ifndef TFCTR_CORE_PROFILING_STEP_RECORD_H_
 #define TFCTR_CORE_PROFILING_STEP_RECORD_H_
 
+#include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -22,18 +24,26 @@ struct TableCounts {
   int64_t default_rows = 0;  // of these, the ids that got the table's default row
 };
 
+enum class StepPart : uint8_t { kLookup, kDense, kPack };
+
 class TFCTR_EXPORT StepRecord {
  public:
+  // Complete when the ScopedStep has ended.
   int64_t lookup_ns = 0;
   int64_t dense_ns = 0;
   int64_t pack_ns = 0;
 
-  // `table`: see TableNumber.
-  void AddTable(size_t table, int64_t lookups, int64_t default_rows) {
-    if (table >= tables_.size()) Grow(table);
-    tables_[table].lookups += lookups;
-    tables_[table].default_rows += default_rows;
+  // Counts by TableNumber, at least `count` of them, to add to.
+  TableCounts* Tables(size_t count) {
+    if (count > tables_.size()) Grow(count);
+    return tables_.data();
   }
+  void AddTable(size_t table, int64_t lookups, int64_t default_rows) {
+    TableCounts& counts = Tables(table + 1)[table];
+    counts.lookups += lookups;
+    counts.default_rows += default_rows;
+  }
+  void AddTicks(StepPart part, int64_t ticks) { ticks_[static_cast<size_t>(part)] += ticks; }
   // By table number; may be shorter than there are tables.
   const std::vector<TableCounts>& tables() const { return tables_; }
   // Back to nothing; keeps its memory.
@@ -49,33 +59,49 @@ class TFCTR_EXPORT StepRecord {
  private:
   friend class ScopedStep;
   static void SetCurrent(StepRecord* record);
-  void Grow(size_t table);
+  void Grow(size_t count);
+  // Ticks become nanoseconds.
+  void Settle();
 
+  std::array<int64_t, 3> ticks_{};  // by StepPart
   std::vector<TableCounts> tables_;
 };
 
 // Makes `record` (may be nullptr) that of this thread, until the scope ends.
 class ScopedStep {
  public:
-  explicit ScopedStep(StepRecord* record) : before_(StepRecord::Current()) { StepRecord::SetCurrent(record); }
-  ~ScopedStep() { StepRecord::SetCurrent(before_); }
+  explicit ScopedStep(StepRecord* record) : record_(record), before_(StepRecord::Current()) {
+    StepRecord::SetCurrent(record);
+  }
+  ~ScopedStep() {
+    StepRecord::SetCurrent(before_);
+    if (record_ != nullptr) record_->Settle();
+  }
   ScopedStep(const ScopedStep&) = delete;
   ScopedStep& operator=(const ScopedStep&) = delete;
 
  private:
+  StepRecord* const record_;
   StepRecord* const before_;
 };
 
-// CLOCK_MONOTONIC in nanoseconds.
-int64_t StepClock();
+// The cheapest clock there is: the time stamp counter on x86 (less than half of what clock_gettime costs), else
+// nanoseconds.
+inline int64_t StepTicks() {
+#if defined(__x86_64__)
+  return static_cast<int64_t>(__builtin_ia32_rdtsc());
+#else
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+#endif
+}
 
-// Adds the time until the scope ends to a field of the current record.
+// Adds the time until the scope ends to the current record.
 class StepTimer {
  public:
-  explicit StepTimer(int64_t StepRecord::* field)
-      : record_(StepRecord::Current()), field_(field), start_(record_ == nullptr ? 0 : StepClock()) {}
+  explicit StepTimer(StepPart part)
+      : record_(StepRecord::Current()), part_(part), start_(record_ == nullptr ? 0 : StepTicks()) {}
   ~StepTimer() {
-    if (record_ != nullptr) record_->*field_ += StepClock() - start_;
+    if (record_ != nullptr) record_->AddTicks(part_, StepTicks() - start_);
   }
   StepTimer(const StepTimer&) = delete;
   StepTimer& operator=(const StepTimer&) = delete;
@@ -83,7 +109,7 @@ class StepTimer {
 
  private:
   StepRecord* const record_;
-  int64_t StepRecord::* const field_;
+  const StepPart part_;
   const int64_t start_;
 };
 

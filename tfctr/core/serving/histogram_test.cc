@@ -1,6 +1,7 @@
 // Histograms and the counters of a group: edges, sums, and readings while other threads add.
 #include "tfctr/core/serving/histogram.h"
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -122,7 +123,7 @@ void TestRecordsBelongToThreadsAndNest() {
     const ScopedStep first(&outer);
     {
       const ScopedStep second(&inner);
-      const StepTimer timer(&StepRecord::lookup_ns);
+      const StepTimer timer(StepPart::kLookup);
       CHECK(StepRecord::Current() == &inner && timer.record() == &inner);
       std::thread([] { CHECK(StepRecord::Current() == nullptr); }).join();
     }
@@ -130,8 +131,17 @@ void TestRecordsBelongToThreadsAndNest() {
   }
   CHECK(StepRecord::Current() == nullptr);
   CHECK(inner.lookup_ns > 0 && outer.lookup_ns == 0);
+  const auto start = std::chrono::steady_clock::now();
   {
-    const StepTimer timer(&StepRecord::dense_ns);
+    const ScopedStep step(&outer);
+    const StepTimer timer(StepPart::kPack);
+    while (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(2)) {
+    }
+  }
+  const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - start;
+  CHECK(outer.pack_ns > 1'800'000 && static_cast<double>(outer.pack_ns) < static_cast<double>(took.count()) * 1.1);
+  {
+    const StepTimer timer(StepPart::kDense);
   }  // nobody wants to know
   CHECK(inner.dense_ns == 0 && outer.dense_ns == 0);
   inner.AddTable(StepRecord::TableNumber("histogram_test/users"), 1, 1);
