@@ -45,11 +45,10 @@ absl::StatusOr<std::unique_ptr<GroupSignature>> GroupSignature::Make(
   signature->number_ = number;
   signature->max_rows_ = max_rows;
   signature->plan_ = std::move(plan);
-  if (batchable) {
-    absl::StatusOr<BatchPlan> batch = BatchPlan::Make(*signature->plan_);
-    if (!batch.ok()) return batch.status();
-    signature->batch_ = *std::move(batch);
-  }
+  signature->batchable_ = batchable;
+  absl::StatusOr<BatchPlan> batch = BatchPlan::Make(*signature->plan_);
+  if (batchable && !batch.ok()) return batch.status();
+  if (batch.ok()) signature->batch_ = *std::move(batch);
   for (const auto& model : models) {
     absl::StatusOr<std::unique_ptr<SignatureRunner>> runner = SignatureRunner::Make(model, *signature->plan_);
     if (!runner.ok()) return runner.status();
@@ -122,13 +121,11 @@ absl::StatusOr<std::vector<std::unique_ptr<Piece>>> ServingGroup::Cut(const Grou
     pieces.push_back(std::move(piece));
     return &AsRequest(pieces.back().get());
   };
-  if (!signature.batchable()) {
-    add(std::move(request));
-    return pieces;
-  }
-  const RequestInfo info = signature.batch().Inspect(request);
-  if (info.rows < 0) {
-    add(std::move(request));
+  RequestInfo info;
+  if (signature.batch().has_value()) info = signature.batch()->Inspect(request);
+  if (!signature.batchable() || info.rows < 0) {
+    RequestPiece* piece = add(std::move(request));
+    piece->rows = std::max<int64_t>(0, info.rows);
     return pieces;
   }
   const int64_t limit = signature.max_rows();
@@ -142,12 +139,12 @@ absl::StatusOr<std::vector<std::unique_ptr<Piece>>> ServingGroup::Cut(const Grou
   }
   for (int64_t first = 0; first < info.rows; first += limit) {
     const int64_t rows = std::min(limit, info.rows - first);
-    absl::StatusOr<PackedRequest> part = signature.batch().Slice(request, first, rows);
+    absl::StatusOr<PackedRequest> part = signature.batch()->Slice(request, first, rows);
     if (!part.ok()) return part.status();
     RequestPiece* piece = add(*std::move(part));
     piece->rows = rows;
     piece->max_rows = limit;
-    const RequestInfo cut = signature.batch().Inspect(piece->request);
+    const RequestInfo cut = signature.batch()->Inspect(piece->request);
     piece->lane = cut.rows < 0 ? 0 : signature.Lane(cut.key);
   }
   return pieces;
@@ -178,7 +175,7 @@ Answer ServingGroup::Collect(const GroupSignature& signature, Call* call, int64_
   } else {
     std::vector<std::vector<tensorflow::Tensor>> parts;
     for (const auto& piece : pieces) parts.push_back(std::move(AsRequest(piece.get()).outputs));
-    absl::StatusOr<std::vector<tensorflow::Tensor>> joined = signature.batch().JoinOutputs(parts);
+    absl::StatusOr<std::vector<tensorflow::Tensor>> joined = signature.batch()->JoinOutputs(parts);
     if (joined.ok()) {
       answer.outputs = *std::move(joined);
     } else {
@@ -287,7 +284,7 @@ Runner::Outcome ServingGroup::Run(int executor, const std::vector<Piece*>& piece
     requests.push_back(&AsRequest(piece).request);
     rows.push_back(piece->rows);
   }
-  const absl::StatusOr<PackedRequest> batch = signature.batch().Concat(requests);
+  const absl::StatusOr<PackedRequest> batch = signature.batch()->Concat(requests);
   if (!batch.ok()) return Outcome::kApart;
   std::vector<tensorflow::Tensor> outputs;
   const absl::Status status = RunRecorded(&runner, *batch, pieces, &outputs);
@@ -296,7 +293,7 @@ Runner::Outcome ServingGroup::Run(int executor, const std::vector<Piece*>& piece
     FailAll(pieces, FailCode::kInternal, Stage::kRun, runner.FailureText(status, *batch));
     return Outcome::kDone;
   }
-  absl::StatusOr<std::vector<std::vector<tensorflow::Tensor>>> parts = signature.batch().SplitOutputs(outputs, rows);
+  absl::StatusOr<std::vector<std::vector<tensorflow::Tensor>>> parts = signature.batch()->SplitOutputs(outputs, rows);
   if (!parts.ok()) {
     const std::string message = signature.plan().context + ": " + std::string(parts.status().message());
     FailAll(pieces, FailCode::kInternal, Stage::kBatch, message);

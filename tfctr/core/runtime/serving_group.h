@@ -63,8 +63,10 @@ class GroupSignature {
                                                               int64_t max_rows);
   const SignaturePlan& plan() const { return *plan_; }
   const std::string& name() const { return name_; }
-  bool batchable() const { return batch_.has_value(); }
-  const BatchPlan& batch() const { return *batch_; }
+  // Whether its requests may share runs and be cut.
+  bool batchable() const { return batchable_; }
+  // The rows of its requests; there where it is batchable, else where rows can be told.
+  const std::optional<BatchPlan>& batch() const { return batch_; }
   int64_t max_rows() const { return max_rows_; }
   SignatureRunner& runner(int executor) const { return *runners_[static_cast<size_t>(executor)]; }
   // InvalidArgument for an output that the signature has not.
@@ -78,6 +80,7 @@ class GroupSignature {
   std::string name_;
   uint64_t number_ = 0;
   int64_t max_rows_ = 0;
+  bool batchable_ = false;
   std::shared_ptr<const SignaturePlan> plan_;
   std::optional<BatchPlan> batch_;
   std::vector<std::unique_ptr<SignatureRunner>> runners_;

@@ -91,14 +91,13 @@ Failure Call::Check(int64_t now_ns, Stage stage) const {
 bool Call::Finish(Failure failure) {
   std::function<void(const Failure&)> on_finish;
   {
-    // Notified under the lock: the waiting thread may otherwise be gone, and the call with it.
     const std::lock_guard<std::mutex> lock(mutex_);
     if (finished_) return false;
     finished_ = true;
     failure_ = std::move(failure);
     on_finish.swap(on_finish_);
-    changed_.notify_all();
   }
+  changed_.notify_all();  // whoever finishes a call holds it
   if (on_finish) on_finish(failure_);
   return true;
 }
