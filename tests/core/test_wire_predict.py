@@ -405,6 +405,13 @@ def test_peek():
         peek(b"\xff")
 
 
+def test_errors_fit_a_header():
+    tensor = wire.tensor_proto("int64", [1] * 254, wire.of_varint(10, 1))
+    with pytest.raises(InputError, match=r"int64 \[1, 1.* 254 dimensions\], expected") as error:
+        pack(tensor, "int64", [-1])
+    assert len(str(error.value)) < 500
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 3), st.integers(0, 5), st.data())
 def test_rows_of_users_are_those_of_python_requests(users, rows, data):

@@ -24,11 +24,12 @@ std::string NumpyTypeName(tensorflow::DataType dtype) {
 
 std::string DescribeDims(const std::vector<int64_t>& dims) {
   std::string text = "[";
-  for (size_t i = 0; i < dims.size(); ++i) {
+  constexpr size_t kShown = 12;
+  for (size_t i = 0; i < dims.size() && i < kShown; ++i) {
     if (i > 0) text += ", ";
     text += dims[i] < 0 ? "?" : std::to_string(dims[i]);
   }
-  return text + "]";
+  return text + (dims.size() > kShown ? ", ... " + std::to_string(dims.size()) + " dimensions]" : "]");
 }
 
 std::string Part::Describe() const {

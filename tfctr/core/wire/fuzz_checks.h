@@ -62,8 +62,8 @@ inline bool SlowVarints(const WireTensor& tensor, std::vector<uint64_t>* values)
 inline void CheckError(const std::string& got) {
   Must(!got.empty(), "an error says something");
   Must(IsUtf8(got), "an error is text");
-  constexpr size_t kLongest = 4000;  // a shape of 254 dimensions is the longest
-  Must(got.size() < kLongest + 254 * 22, "an error is short");
+  constexpr size_t kLongest = 1000;
+  Must(got.size() < kLongest, "an error is short");
 }
 
 inline void CheckTensor(const WireTensor& tensor) {

@@ -94,8 +94,9 @@ bool ParseShape(std::string_view message, bool* unknown_rank, WireTensor* tensor
 std::string WireTensor::Describe() const {
   std::string text = type == nullptr ? "a tensor" : std::string(type->name);
   text += " [";
-  for (int32_t d = 0; d < rank; ++d) text += (d > 0 ? ", " : "") + std::to_string(dims[d]);
-  return text + "]";
+  constexpr int32_t kShown = 12;  // an error must fit the headers of a reply
+  for (int32_t d = 0; d < rank && d < kShown; ++d) text += (d > 0 ? ", " : "") + std::to_string(dims[d]);
+  return text + (rank > kShown ? ", ... " + std::to_string(rank) + " dimensions]" : "]");
 }
 
 bool AddDim(int64_t size, WireTensor* tensor, std::string* got) {
