@@ -71,7 +71,7 @@ def _best_threads(saved: pathlib.Path, quick: bool) -> int:
 def _ours(served: pathlib.Path, quick: bool, budget: float) -> dict[str, Any]:
     print("  tfctr serve", flush=True)
     with servers.ours(served) as server:
-        return _measure(server, quick, budget, start=200.0)
+        return _measure(server, quick, budget, start=200.0) | servers.batches(server)
 
 
 def _measure(server: servers.Server, quick: bool, budget: float, start: float) -> dict[str, Any]:

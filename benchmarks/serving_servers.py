@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -24,6 +26,7 @@ import numpy as np
 from benchmarks.models import baseline_inputs
 
 SERVER_CORE, GENERATOR_CORE = 0, 1
+PROTOCOLS = ("tfs gRPC", "KServe gRPC", "KServe HTTP, binary", "tfs REST, JSON")
 MODEL = "ranker"
 FEATURES = 40
 BUDGET_MS = 30.0
@@ -102,6 +105,83 @@ def target(port: int) -> Any:
     from tfctr.loadtest.target import Target
 
     return Target("grpc", "tfs", "127.0.0.1", port, MODEL)
+
+
+def way(server: Server, name: str, rows: Sequence[int]) -> tuple[Any, list[Any]]:
+    """(channel, serialised requests) of one of PROTOCOLS."""
+    from tfctr.loadtest.bodies import prepare
+    from tfctr.loadtest.connecting import open_channel
+    from tfctr.loadtest.fresh_ids import Markers
+    from tfctr.loadtest.target import Target
+
+    transport = "grpc" if name.endswith("gRPC") else "http"
+    where = Target(transport, name.split()[0].lower(), "127.0.0.1", server.ports[transport], MODEL)
+    made = [(baseline_inputs(FEATURES, n, k), n, Markers()) for k, n in enumerate(rows)]
+    return open_channel(where), prepare(where, "serving_default", made)
+
+
+def batches(server: Server) -> dict[str, float]:
+    """Means of all batches since the server started: ``rows`` and ``requests``."""
+    from tfctr.loadtest import server_metrics
+
+    return server_metrics.achieved({}, server_metrics.read(f"http://127.0.0.1:{server.ports['http']}/metrics", MODEL))
+
+
+def until(opened: Any, requests: Sequence[Any], rate: float, done: threading.Event) -> tuple[Any, Any, dict[str, int]]:
+    """Poisson load until ``done``: (moments due in ns of time.monotonic, latency in ms) of answers, and errors."""
+    from tfctr.loadtest.channel import OK
+    from tfctr.loadtest.clock import SystemClock
+    from tfctr.loadtest.connections import Connections
+
+    clock, due, found = SystemClock(), [time.monotonic_ns()], []
+    errors: dict[str, int] = {}
+    random = np.random.default_rng(1)
+
+    def send(call: Any, number: int) -> None:
+        answer = call(requests[number % len(requests)], False)
+        found.append((due[number], time.monotonic_ns() - due[number]))
+        if answer.code != OK:
+            found.pop()
+            errors[answer.code] = errors.get(answer.code, 0) + 1
+            print(f"    {answer.code}: {answer.message}", file=sys.stderr)
+
+    connections = Connections(opened, send, 256)
+    number = 0
+    while not done.is_set():
+        clock.sleep_until(due[number])
+        connections.give(number)
+        due.append(due[number] + int(random.exponential(1e9 / rate)))
+        number += 1
+    connections.drain()
+    moments, latency = np.array(found, np.int64).T
+    return moments, latency / 1e6, errors
+
+
+def count_requests(opened: Any, requests: Sequence[Any], count: int, clients: int = 4) -> dict[str, Any]:
+    """``count`` requests of ``clients`` in closed loop: latencies in the order of answers, errors, seconds."""
+    from tfctr.loadtest.channel import OK
+
+    latency: list[float] = []
+    errors: dict[str, int] = {}
+    numbers = itertools.count()
+
+    def client() -> None:
+        call = opened.connect()
+        while (number := next(numbers)) < count:
+            begin = time.perf_counter()
+            answer = call(requests[number % len(requests)], False)
+            if answer.code == OK:
+                latency.append((time.perf_counter() - begin) * 1e3)
+            else:
+                errors[answer.code] = errors.get(answer.code, 0) + 1
+
+    begin = time.perf_counter()
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {"latency_ms": latency, "errors": errors, "seconds": time.perf_counter() - begin}
 
 
 def mixed_rows(least: int, most: int, count: int = 64) -> list[int]:

@@ -5,8 +5,8 @@ Run: python -m benchmarks.stock_server SAVED_MODEL [--port 9500] [--decode numpy
   [--threads N] [--core 0]
 
 A synchronous grpc server with handlers on bytes; PredictRequest parsed by protobuf, tensors by ``tf.make_ndarray`` or
-by ``numpy.frombuffer`` on ``tensor_content``; a Session callable made once, default grappler; the reply a PredictResponse.
-Prints one line, "ready PORT", when it serves. Ends with its standard input, or with SIGTERM.
+by ``numpy.frombuffer`` on ``tensor_content``; a Session callable made once, default grappler. Prints one
+line, "ready PORT", when it serves. Ends with its standard input, or with SIGTERM.
 """
 
 from __future__ import annotations

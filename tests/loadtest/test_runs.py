@@ -77,7 +77,9 @@ def test_nothing_answered_is_no_latency():
 
 def test_one_request_of_n_asks_for_the_servers_timing():
     clock = FakeClock()
-    channel = FakeChannel(clock, lambda n: 1, lambda n: Answer("OK", timing={"run": n, "queue": 2}))
+    channel = FakeChannel(
+        clock, lambda n: 1, lambda n: Answer("OK", timing={"run": n * 10**6, "queue": 2 * 10**6, "where": "x"})
+    )
     run = open_loop(channel, clock, RunOptions(0.0, timing_every=25)).run(EVERY_10_MS, 100)
     assert channel.timed == 4
     assert stages(run.timings[:4]) == {"run": 1.5, "queue": 2}

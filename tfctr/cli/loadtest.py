@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tfctr.cli import common
-from tfctr.errors import TfctrError, UsageError
+from tfctr.errors import UsageError
 
 if TYPE_CHECKING:
     from tfctr.loadtest.plan import Outcome, Plan
@@ -78,6 +78,13 @@ def _add_load(group: Any) -> None:
     group.add_argument("--max-rate", type=float, default=100_000.0, metavar="R", help="of --find-rate")
     group.add_argument(
         "--precision", type=float, default=0.04, metavar="SHARE", help="of --find-rate, last step (default: 0.04)"
+    )
+    group.add_argument(
+        "--min-requests",
+        type=common.count,
+        default=400,
+        metavar="N",
+        help="of --find-rate: a run is made longer until so many are due (default: 400)",
     )
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of arrivals and generated requests")
 
@@ -203,7 +210,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         run=RunOptions(args.warmup, args.connections, args.timing_every),
         budget=budget,
         search=search,
-        least_requests=400 if args.find_rate else 0,
+        least_requests=args.min_requests if args.find_rate else 0,
     )
 
 
@@ -294,7 +301,7 @@ def _headers(args: argparse.Namespace) -> list[tuple[str, str]]:
             with open(args.token_file, encoding="utf-8") as file:
                 found.append(("Authorization", f"Bearer {file.read().strip()}"))
         except (OSError, UnicodeDecodeError) as error:
-            raise TfctrError(f"{args.token_file}: no readable token: {error}") from error
+            raise UsageError(f"{args.token_file}: no readable token: {error}") from error
     if args.deadline_ms is not None:
         found.append(("x-tfctr-deadline-ms", f"{args.deadline_ms:g}"))
     return found

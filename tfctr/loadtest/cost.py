@@ -60,7 +60,7 @@ def warnings(run: Run, connections: int, in_process: bool = False) -> list[str]:
 
 
 def stages(timings: list[Any]) -> dict[str, float]:
-    """Means of what the server told of itself: milliseconds by stage, and rows and requests of the batches."""
+    """Means of what the server told of itself (nanoseconds by stage), in milliseconds."""
     if not timings:
         return {}
     sums: dict[str, list[float]] = {}
@@ -68,4 +68,4 @@ def stages(timings: list[Any]) -> dict[str, float]:
         for name, value in timing.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 sums.setdefault(name, []).append(float(value))
-    return {name: sum(values) / len(values) for name, values in sums.items()}
+    return {name: sum(values) / len(values) / 1e6 for name, values in sums.items()}
