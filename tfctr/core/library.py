@@ -6,6 +6,7 @@ else as soon as it is imported. So `tf.saved_model.load` of a bundle works after
 """
 
 import contextlib
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -133,6 +134,7 @@ def _stderr_held_back() -> Iterator[None]:
             os.close(saved)
 
 
+@functools.cache
 def native() -> ModuleType:
     """Returns the pybind11 module `tfctr.core._native`, with TensorFlow and the ops loaded before it."""
     load()
