@@ -15,7 +15,7 @@ from tfctr.core import library
 from tfctr.errors import CorruptFileError, TfctrError, UsageError, VersionError
 
 _log = logging.getLogger("tfctr")
-_LOW_PRIORITY = 19  # niceness
+_LOW_PRIORITY = 10  # niceness; more would leave it hardly any time on a machine that is busy with serving
 
 
 def find_model(path: str | Path) -> Path:

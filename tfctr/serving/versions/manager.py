@@ -10,6 +10,7 @@ from typing import Any
 
 from tfctr.errors import NotFoundError, UsageError
 from tfctr.serving.version import load_version
+from tfctr.serving.versions import memory
 from tfctr.serving.versions.clock import Clock, SystemClock
 from tfctr.serving.versions.lease import Lease
 from tfctr.serving.versions.model import Loader, ServedModel
@@ -56,6 +57,7 @@ class ModelManager:
         """Starts the threads; once."""
         if self._threads:
             return
+        memory.spare_collector()
         for name, model in self._models.items():
             thread = threading.Thread(target=self._follow, args=(model,), name=f"tfctr-versions-{name}", daemon=True)
             self._threads.append(thread)
