@@ -55,6 +55,8 @@ def counted(scale: int = 1) -> dict[str, Any]:
 
 
 class Models:
+    names = ("ranker",)
+
     def __init__(self) -> None:
         self.versions = {("ranker", 3): counted()}
         self.failures = {"ranker": 2}
@@ -189,6 +191,14 @@ def test_series_have_a_limit(monkeypatch):
     path = {"transport": "grpc", "api": "tfs", "method": "Predict", "code": "OK"}
     assert value(samples, "tfctr_requests_total", **path, model="other", version="") == 7
     assert len([key for key in samples if key[0] == "tfctr_requests_total"]) == 4
+
+
+def test_names_that_nobody_serves_are_counted_together():
+    metrics = Metrics(Models())
+    for number in range(50):
+        metrics.answered("http", "tfs", "Predict", f"stranger{number}", None, "NOT_FOUND", 0.001)
+    found = [(dict(key[1]), count) for key, count in scraped(metrics).items() if key[0] == "tfctr_requests_total"]
+    assert [(labels["model"], count) for labels, count in found] == [("", 50)]
 
 
 def test_labels_are_escaped():

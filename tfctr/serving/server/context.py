@@ -89,10 +89,9 @@ class ServerContext:
 
         Args:
           transport: "grpc" or "http".
-          api: "tfs" or "kserve".
+          api: "tfs", "kserve" or "admin".
           method: "Predict", "Classify", "Regress", "MultiInference", "GetModelMetadata", "ModelInfer", ...
-          model: as the request named it; a name that is not served is counted as "", so that strangers' names make
-            no new time series.
+          model: as the request named it. A name that is not served is counted as "": strangers' names make no series.
           version: that answered; None where none did.
           code: name of the gRPC status: "OK", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", ...
           seconds: from the front's first sight of the request to its reply, by ``time.perf_counter``.

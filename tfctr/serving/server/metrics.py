@@ -147,10 +147,14 @@ class Metrics:
         yield from self._requests()
 
     def _make(self, key: tuple[Any, ...]) -> Cell:
+        transport, api, method, model, _, code = key
         with self._making:
-            if key not in self._cells and len(self._cells) >= MOST_SERIES:
-                transport, api, method, _, _, code = key
+            if self._models is not None and model not in self._models.names:
+                key = (transport, api, method, "", None, code)  # strangers' names make no series
+            elif key not in self._cells and len(self._cells) >= MOST_SERIES:
                 key = (transport, api, method, "other", None, code)
+            if key in self._cells:
+                return self._cells[key]
             cells = dict(self._cells)
             cell = cells.setdefault(key, Cell())
             cell.changed_at = self._clock()

@@ -5,7 +5,7 @@ Read at scrape time only. A version that is closed while it is read is left out 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from prometheus_client import core
@@ -19,6 +19,10 @@ Group = tuple[str, int, Mapping[str, Any]]
 
 class Models(Protocol):
     """What metrics need to know of the models that are served."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """All models that are served, loaded or not."""
 
     def loaded(self) -> set[tuple[str, int]]:
         """(model, version) of all that are loaded."""
