@@ -17,6 +17,18 @@ namespace {
 // As low as batch jobs of a machine: what a run_on may take is what serving leaves.
 constexpr int kLowPriorityNice = 15;
 
+// Beyond this a request is a mistake, and its pieces would fill the queue.
+constexpr int64_t kMaxPieces = 4096;
+
+// Runs `work` on a thread that gets what serving leaves, and waits for it.
+void AtLowPriority(const std::function<void()>& work) {
+  std::thread thread([&] {
+    setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kLowPriorityNice);
+    work();
+  });
+  thread.join();
+}
+
 struct RequestPiece : Piece {
   const GroupSignature* signature = nullptr;
   PackedRequest request;
@@ -29,6 +41,11 @@ RequestPiece& AsRequest(Piece* piece) { return *static_cast<RequestPiece*>(piece
 Failure RunFailure(const SignatureRunner& runner, const absl::Status& status, const PackedRequest& request) {
   const FailCode code = IsAboutInput(status) ? FailCode::kInvalidArgument : FailCode::kInternal;
   return {code, Stage::kRun, runner.FailureText(status, request)};
+}
+
+Answer CutFailed(const absl::Status& status) {
+  const FailCode code = absl::IsInvalidArgument(status) ? FailCode::kInvalidArgument : FailCode::kInternal;
+  return {{code, Stage::kPack, std::string(status.message())}, {}, {}};
 }
 
 void FailAll(const std::vector<Piece*>& pieces, FailCode code, Stage stage, const std::string& message) {
@@ -104,8 +121,10 @@ absl::StatusOr<const GroupSignature*> ServingGroup::AddSignature(std::shared_ptr
   const std::lock_guard<std::mutex> lock(mutex_);
   int64_t limit = max_batch_rows_;
   if (limit > 0 && max_rows > 0) limit = std::min(limit, max_rows);
-  absl::StatusOr<std::unique_ptr<GroupSignature>> made =
-      GroupSignature::Make(models_, std::move(plan), name, signatures_.size(), batchable && limit > 0, limit);
+  absl::StatusOr<std::unique_ptr<GroupSignature>> made;
+  AtLowPriority([&] {
+    made = GroupSignature::Make(models_, std::move(plan), name, signatures_.size(), batchable && limit > 0, limit);
+  });
   if (!made.ok()) return made.status();
   signatures_.push_back(*std::move(made));
   return signatures_.back().get();
@@ -136,6 +155,11 @@ absl::StatusOr<std::vector<std::unique_ptr<Piece>>> ServingGroup::Cut(const Grou
     piece->max_rows = limit;
     piece->lane = lane;
     return pieces;
+  }
+  if (info.rows > limit * kMaxPieces) {
+    return absl::InvalidArgumentError(signature.plan().context + ": a request of " + std::to_string(info.rows) +
+                                      " rows; at most " + std::to_string(limit * kMaxPieces) +
+                                      " are served, in runs of " + std::to_string(limit));
   }
   for (int64_t first = 0; first < info.rows; first += limit) {
     const int64_t rows = std::min(limit, info.rows - first);
@@ -190,7 +214,7 @@ Answer ServingGroup::Collect(const GroupSignature& signature, Call* call, int64_
 Answer ServingGroup::Run(const GroupSignature& signature, PackedRequest request, const std::shared_ptr<Call>& call) {
   const int64_t submitted = clock_.Now();
   absl::StatusOr<std::vector<std::unique_ptr<Piece>>> pieces = Cut(signature, std::move(request));
-  if (!pieces.ok()) return {{FailCode::kInternal, Stage::kPack, std::string(pieces.status().message())}, {}, {}};
+  if (!pieces.ok()) return CutFailed(pieces.status());
   Failure failure = dispatcher_->Run(call, *std::move(pieces));
   return Collect(signature, call.get(), submitted, std::move(failure));
 }
@@ -199,9 +223,7 @@ void ServingGroup::Submit(const GroupSignature& signature, PackedRequest request
                           std::function<void(Answer)> done) {
   const int64_t submitted = clock_.Now();
   absl::StatusOr<std::vector<std::unique_ptr<Piece>>> pieces = Cut(signature, std::move(request));
-  if (!pieces.ok()) {
-    return done({{FailCode::kInternal, Stage::kPack, std::string(pieces.status().message())}, {}, {}});
-  }
+  if (!pieces.ok()) return done(CutFailed(pieces.status()));
   // The call is held by who finishes it for as long as this runs.
   dispatcher_->Submit(call, *std::move(pieces),
                       [&signature, submitted, raw = call.get(), done = std::move(done)](const Failure& failure) {
@@ -211,8 +233,7 @@ void ServingGroup::Submit(const GroupSignature& signature, PackedRequest request
 
 Answer ServingGroup::RunOn(int executor, const GroupSignature& signature, const PackedRequest& request) {
   Answer answer;
-  std::thread thread([&] {
-    setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kLowPriorityNice);
+  AtLowPriority([&] {
     SignatureRunner& runner = signature.runner(executor);
     try {
       const int64_t start = clock_.Now();
@@ -223,7 +244,6 @@ Answer ServingGroup::RunOn(int executor, const GroupSignature& signature, const 
       answer.failure = {FailCode::kInternal, Stage::kRun, std::string("executor failed: ") + error.what()};
     }
   });
-  thread.join();
   answer.timing.executor = executor;
   return answer;
 }
