@@ -231,8 +231,8 @@ def test_strings_of_tensor_content():
         (wire.tensor_proto("int64", [2, -5], wire.of_varint(10, 1)), "dimension 1 is negative"),
         (wire.of_varint(1, 9) + wire.of_bytes(2, wire.of_varint(3, 1)), "unknown rank"),
         (wire.tensor_proto("int64", [2**40, 2**40]), "more values than any message"),
-        (wire.tensor_proto("int64", [2**31], wire.of_varint(10, 1)), "filled up to 64 MiB"),
-        (wire.tensor_proto("string", [2**24]), "filled up to 64 MiB"),
+        (wire.tensor_proto("int64", [2**31], wire.of_varint(10, 1)), "filled up to 16 MiB"),
+        (wire.tensor_proto("string", [2**24]), "filled up to 16 MiB"),
         (wire.tensor_proto("int64", [2**50], wire.of_bytes(4, b"12345678")), "8 bytes instead of"),
         (wire.tensor_proto("int64", [2], wire.of_bytes(4, b"1234567")), "7 bytes instead of 16"),
         (wire.tensor_proto("int64", [1] * 255), "254 dimensions"),
@@ -259,7 +259,7 @@ def wire_type(tensor: bytes) -> int:
 
 def test_many_short_lists_share_one_budget():
     """Each of them alone would be filled up."""
-    tensor = wire.tensor_proto("int64", [2**22], wire.of_varint(10, 1))
+    tensor = wire.tensor_proto("int64", [2**20 - 1], wire.of_varint(10, 1))
     plan = packer(*(part(f"x{k}", "int64") for k in range(3)))
     body = wire.predict_request({f"x{k}": tensor for k in range(3)})
     with pytest.raises(InputError, match="'x2'.*filled up"):

@@ -25,7 +25,7 @@ namespace tfctr {
 inline constexpr int32_t kWireMaxRank = 254;  // TensorFlow's limit
 
 // What the filled-up lists of one request may take together.
-inline constexpr int64_t kMaxFilledBytes = int64_t{64} << 20;
+inline constexpr int64_t kMaxFilledBytes = int64_t{16} << 20;
 
 struct WireTensor {
   // How the values of a list field are coded.

@@ -264,7 +264,14 @@ bool ReadNumbers(const WireTensor& tensor, int64_t* filled, BlockMemory* memory,
     if (count == 0) {
       std::memset(at, 0, static_cast<size_t>(end - at));
     } else {
-      for (; at != end; at += bytes) std::memcpy(at, at - bytes, bytes);
+      // The last value, then twice as many each time.
+      const char* const last = at - bytes;
+      for (size_t done = bytes; at != end;) {
+        const size_t more = std::min(done, static_cast<size_t>(end - at));
+        std::memcpy(at, last, more);
+        at += more;
+        done += more;
+      }
     }
   }
   *data = out;
