@@ -159,6 +159,8 @@ def load_version(
     with short_switches():
         if manifest is None and naming.is_bundle(path):
             manifest = reader.open_bundle(path).manifest
+        elif manifest is None and (path / naming.STORE_FOLDER).is_dir():
+            raise CorruptFileError(f"{path}: has a bundle's {naming.STORE_FOLDER}, but no {naming.MANIFEST}")
         executors = load_executors(path, manifest, options, str(path), store_paths, tell)
         group = _group(executors, options, str(path))
         try:
