@@ -108,6 +108,23 @@ def test_headers_that_never_end(small):
         assert waiting.recv(100) == b""
 
 
+def test_a_body_that_does_not_come(make_http):
+    server = make_http(limits=Limits(body_seconds=1))
+    with send(server, raw_post(PREDICT, b"{" * 50)[:-10]) as waiting:
+        answer = waiting.recv(1000)
+    assert answer.startswith(b"HTTP/1.1 504") and server.app.gate.inside == 0
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_http_versions_and_a_client_that_asks_first(http_server, version):
+    body = json.dumps(ONE).encode()
+    head = f"POST {PREDICT} HTTP/{version}\r\nhost: x\r\ncontent-length: {len(body)}\r\nexpect: 100-continue\r\n\r\n"
+    with send(http_server, head.encode()) as asking:
+        assert b" 100 Continue" in asking.recv(100)
+        asking.sendall(body)
+        assert b" 200 OK" in asking.recv(1000)
+
+
 def test_one_too_many(small):
     thread, found = in_background(lambda: post(small, PREDICT, SLOW))
     assert in_work(small)
