@@ -125,6 +125,14 @@ def slow_group(models):
         return lease.version.group.describe()
 
 
+def start_slow(front, models):
+    """A request that runs by now, for some tenths of a second at least."""
+    wait_until(lambda: slow_group(models)["executors"][0]["running"] == 0)  # of tests before
+    future = front.channel.unary_unary(PREDICT).future(slow_body(2 * LOOPS))
+    wait_until(lambda: slow_group(models)["executors"][0]["running"] == 1)
+    return future
+
+
 def wait_until(holds, seconds=20):
     until = time.monotonic() + seconds
     while not holds():
@@ -134,9 +142,7 @@ def wait_until(holds, seconds=20):
 
 def test_a_client_that_goes_away_gives_its_request_up(grpc_models):
     with serving(grpc_models.manager) as front:
-        wait_until(lambda: slow_group(grpc_models)["executors"][0]["running"] == 0)  # of tests before
-        running = front.channel.unary_unary(PREDICT).future(slow_body())
-        wait_until(lambda: slow_group(grpc_models)["executors"][0]["running"] == 1)
+        running = start_slow(front, grpc_models)
         waiting = front.channel.unary_unary(PREDICT).future(slow_body())
         wait_until(lambda: slow_group(grpc_models)["waiting"] == 1)
         waiting.cancel()
@@ -155,10 +161,8 @@ def test_a_client_that_goes_away_gives_its_request_up(grpc_models):
 
 def test_too_many_requests_at_once(grpc_models):
     with serving(grpc_models.manager, limits=Limits(max_concurrent=1)) as front:
-        busy = front.channel.unary_unary(PREDICT).future(slow_body())
-        code = None
-        while code is None and not busy.done():
-            code, details = end_of(front, PREDICT, predict_body(request(1)))
+        busy = start_slow(front, grpc_models)
+        code, details = end_of(front, PREDICT, predict_body(request(1)))
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED and "max_concurrent" in details
         health_pb2_grpc.HealthStub(front.channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
         busy.cancel()

@@ -63,13 +63,14 @@ class Rpc:
     """A request in work. model, version: known once the message was read; the record of the answer names them."""
 
     __slots__ = (
-        "_context", "_ctx", "_waited", "api", "arrived", "authorization", "deadline_ns", "method", "model",
+        "_call", "_context", "_ctx", "_waited", "api", "arrived", "authorization", "deadline_ns", "method", "model",
         "request_id", "rows", "timing", "version", "wants_timing",
     )  # fmt: skip
 
     def __init__(self, ctx: ServerContext, context: Any, api: str, method: str):
         self._ctx = ctx
         self._context = context
+        self._call: Any = None
         self.api = api
         self.method = method
         self.arrived = _ARRIVED.get(0.0) or time.perf_counter()
@@ -137,20 +138,22 @@ class Rpc:
         if timeout_us > 0:
             its = time.monotonic_ns() + timeout_us * 1000
             deadline = min(deadline, its) if deadline else its
-        call = library.native().Call(
-            deadline_ns=deadline,
-            priority=priority,
-            timing=True,
-            output_filter=list(outputs),
-            reply_model_spec=spec,
-            request_id=self.request_id,
-        )
-        if not self._context.add_callback(call.cancel):
+        # deadline, priority, timing, outputs, what the reply says, id
+        call = library.native().Call(deadline, priority, True, list(outputs), spec, self.request_id)
+        self._call = call
+        if not self._context.add_callback(self._ended):
             raise CancelledError("the client is gone")
         return call
 
+    def _ended(self) -> None:
+        """The call is over, on gRPC's thread: while the request is in work, that means that its client is gone."""
+        call = self._call
+        if call is not None:
+            call.cancel()
+
     def answered(self) -> None:
         """The request succeeded: trailing metadata, record."""
+        self._call = None
         trailing = [(REQUEST_ID, self.request_id)]
         if self.wants_timing:
             trailing.append((TIMING, self._timing_block()))
@@ -190,6 +193,7 @@ class Rpc:
 
     def record_failure(self, code: str, message: str, stage: str) -> None:
         """For metrics and log."""
+        self._call = None
         self._ctx.answered(
             transport="grpc",
             api=self.api,
