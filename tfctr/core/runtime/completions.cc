@@ -22,7 +22,9 @@ struct Completions::State {
 
 Completions::Completions() : state_(std::make_shared<State>()) {}
 
-Completions::~Completions() {
+Completions::~Completions() { Stop(); }
+
+void Completions::Stop() {
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     state_->stopping = true;
@@ -38,6 +40,7 @@ Completions::~Completions() {
 
 void Completions::Push(std::function<void()> work) {
   const std::lock_guard<std::mutex> lock(state_->mutex);
+  if (state_->stopping) return;
   state_->work.push_back(std::move(work));
   if (!state_->thread.joinable()) state_->thread = std::thread([state = state_] { Work(state); });
   state_->changed.notify_one();

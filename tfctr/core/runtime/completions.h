@@ -19,6 +19,9 @@ class Completions {
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;
 
+  // What the destructor does. What is pushed afterwards is dropped.
+  void Stop();
+
   // `work` is called with the GIL held, and destroyed there; it must not throw.
   void Push(std::function<void()> work);
 

@@ -43,14 +43,38 @@ struct GroupCore {
   ~GroupCore() {
     // What runs must end first, and ending TensorFlow sessions takes a while.
     const py::gil_scoped_release released;
+    Stop();
+    completions.reset();
+    group.reset();
+  }
+
+  // Gives up what is inside and ends all threads, once everybody was told. Without the GIL.
+  void Stop() {
     if (group != nullptr) {
       group->dispatcher().Close(0);
       group->dispatcher().Stop();
     }
-    completions.reset();
-    group.reset();
+    if (completions != nullptr) completions->Stop();
   }
 };
+
+// Touched under the GIL only.
+std::vector<std::weak_ptr<GroupCore>>& LiveGroups() {
+  static auto* groups = new std::vector<std::weak_ptr<GroupCore>>();
+  return *groups;
+}
+
+// At the end of the interpreter no thread may run models or wait for the GIL.
+void StopAllGroups() {
+  std::vector<std::shared_ptr<GroupCore>> alive;
+  for (const auto& group : LiveGroups()) {
+    if (auto core = group.lock()) alive.push_back(std::move(core));
+  }
+  for (const auto& core : alive) {
+    const py::gil_scoped_release released;
+    core->Stop();
+  }
+}
 
 struct PySignature {
   std::shared_ptr<GroupCore> core;
@@ -260,6 +284,9 @@ std::shared_ptr<GroupCore> MakeGroup(const std::vector<ModelHandle*>& handles, c
     core->group = ServingGroup::Make(std::move(models), options, &error);
   }
   if (core->group == nullptr) throw py::value_error(error);
+  std::vector<std::weak_ptr<GroupCore>>& live = LiveGroups();
+  live.erase(std::remove_if(live.begin(), live.end(), [](const auto& one) { return one.expired(); }), live.end());
+  live.push_back(core);
   return core;
 }
 
@@ -307,6 +334,7 @@ std::unique_ptr<PyCall> MakeCall(int64_t deadline_ns, int priority, bool timing,
 
 void BindServing(py::module_& module) {
   BindServeFailed(module);
+  py::module_::import("atexit").attr("register")(py::cpp_function(&StopAllGroups));
 
   py::class_<PyCall>(module, "Call", "One request: deadline, priority, what its reply says. For one use.")
       .def(py::init(&MakeCall), py::arg("deadline_ns") = 0, py::arg("priority") = 0, py::arg("timing") = false,
