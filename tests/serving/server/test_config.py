@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import typing
 from pathlib import Path
 
@@ -277,3 +278,10 @@ def test_wrong_model_config_files(tmp_path, text, words):
         model_config.read(file)
     for word in [str(file), *words]:
         assert word in str(caught.value)
+
+
+def test_the_file_in_the_documentation_is_one(repo_root, tmp_path):
+    blocks = re.findall(r"```json\n(.*?)```", (repo_root / "docs/server.md").read_text(), re.S)
+    made = config.build(file=written(tmp_path, blocks[0]))
+    assert [model.name for model in made.models] == ["ranker", "other"]
+    assert made.models[0].traffic and made.models[1].group == config.GroupConfig(executors=1, queue_limit=200)

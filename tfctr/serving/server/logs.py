@@ -215,7 +215,8 @@ class _FileSink(logging.handlers.WatchedFileHandler):
         self.failures += 1
         stream, self.stream = self.stream, None  # type: ignore[assignment]
         with contextlib.suppress(OSError, ValueError):  # what it holds can't be written either
-            stream.close()
+            if stream is not None:
+                stream.close()
 
 
 class _StreamSink(logging.StreamHandler[Any]):

@@ -213,7 +213,8 @@ class Metrics:
         loaded = None if self._models is None else self._models.loaded()
         taken, gone = [], []
         for raw, cell in self._cells.items():
-            key = Key(*raw[:4], "" if raw[4] is None else str(raw[4]), raw[5])
+            transport, api, method, model, version, code = raw
+            key = Key(transport, api, method, model, "" if version is None else str(version), code)
             with cell.lock:
                 counts, seconds = list(cell.counts), cell.sum
             requests = sum(counts)

@@ -19,7 +19,7 @@ def resolved(where: PortsConfig) -> PortsConfig:
     Raises:
       UsageError: a port is taken or not for this user, or a host is not this machine.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     probes = []
     try:
         for option, host in (("grpc", where.host), ("http", where.host), ("admin", where.admin_host)):

@@ -11,6 +11,7 @@ finished, nothing new is taken, exit 0. A second signal ends the process at once
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import logging
@@ -211,7 +212,8 @@ class Server:
         for front in (self._admin, self._http, self._grpc):
             if front is not None:
                 front.start()
-        return Endpoints(grpc_address, self._http and self._http.url, self._admin and self._admin.url)
+        http, admin = (None if front is None else front.url for front in (self._http, self._admin))
+        return Endpoints(grpc_address, http, admin)
 
     def _close_models(self, manager: ModelManager, seconds: float) -> bool:
         """A load that is under way can't be stopped; it is not waited for longer than for requests."""
@@ -281,7 +283,8 @@ def serve(config: ServerConfig, ready: Callable[[Server], None]) -> int:
 def _on_signals(stop: threading.Event) -> None:
     def handle(number: int, _: FrameType | None) -> None:
         if stop.is_set():
-            os.write(2, f"tfctr: second {signal.Signals(number).name}: ends at once\n".encode())
+            with contextlib.suppress(OSError):  # nobody may be reading stderr
+                os.write(2, f"tfctr: second {signal.Signals(number).name}: ends at once\n".encode())
             os._exit(128 + number)
         stop.set()
 
