@@ -128,13 +128,6 @@ void BindRuntime(py::module_& module) {
            "merged over the defaults; devices: device string -> where its nodes go; engine: provider, precision, "
            "options (JSON) and threads of all dense towers instead of the graph's. load_nice: above 0, niceness of the "
            "thread that loads. Raises LoadFailed.")
-      .def(
-          "close",
-          [](ModelHandle& handle) {
-            const py::gil_scoped_release released;
-            handle.model.reset();
-          },
-          "Lets go of the model, without holding up other Python threads while its memory is given back.")
       .def("engines", &Engines,
            "Dense towers run by engines: [{'node', 'label', 'provider', 'precision', 'threads', 'node_def'}].")
       .def("swap_overlays", &SwapOverlays, py::arg("node"), py::arg("indices_name"), py::arg("filenames_name"),
