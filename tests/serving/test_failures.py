@@ -1,0 +1,34 @@
+"""Errors of requests as every front names them."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tfctr import errors
+from tfctr.serving import failures
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "http"),
+    [
+        ("INVALID_ARGUMENT", errors.InputError, 400),
+        ("DEADLINE_EXCEEDED", errors.DeadlineError, 504),
+        ("RESOURCE_EXHAUSTED", errors.OverloadedError, 429),
+        ("UNAVAILABLE", errors.UnavailableError, 503),
+        ("CANCELLED", errors.CancelledError, 499),
+        ("NOT_FOUND", errors.NotFoundError, 404),
+        ("INTERNAL", errors.InternalError, 500),
+    ],
+)
+def test_there_and_back(code, kind, http):
+    error = failures.error_of(SimpleNamespace(code=code, message="why", stage="queue"))
+    assert type(error) is kind and str(error) == "why" and failures.stage_of(error) == "queue"
+    assert failures.code_of(error) == code and failures.http_code_of(error) == http
+
+
+def test_errors_that_are_not_of_requests():
+    assert failures.code_of(errors.UsageError("x")) == "INVALID_ARGUMENT"
+    assert failures.code_of(errors.CorruptFileError("x")) == "INTERNAL"
+    assert failures.code_of(KeyError("x")) is None and failures.http_code_of(KeyError("x")) == 500
+    assert failures.stage_of(errors.InputError("x")) == ""
+    assert failures.error_of(SimpleNamespace(code="NEW", message="m", stage="")).exit_code == 1
