@@ -395,7 +395,5 @@ class ServedModel:
         drained = slot.drain(seconds)
         drained &= slot.version.close(seconds if drained else 0.0)
         if not drained:
-            _log.warning(
-                "model %r: version %d was unloaded with requests inside after %.0f s", self.spec.name, number, seconds
-            )
+            _log.warning("model %r: version %d was unloaded with requests inside", self.spec.name, number)
         return drained
