@@ -93,6 +93,10 @@ def test_tf_servings_spelling_is_taken(capsys, folder, tmp_path):
         (["{folder}", "--name", "a", "--config", "x"], ["--name: expected exactly one MODEL_DIR"]),
         (["{folder}", "--tls-certificate", "no.pem", "--tls-key", "no.pem"], ["no.pem: TLS file can't be read"]),
         (["{folder}", "--token-file", "no"], ["no: token file can't be read"]),
+        (
+            ["{folder}", "--op-library", "no.so", "--grpc-port", "0", "--http-port", "0", "--admin-port", "0"],
+            ["no.so"],
+        ),
         (["{folder}", "--host", "203.0.113.77"], ["203.0.113.77 is no address of this machine"]),
     ],
 )

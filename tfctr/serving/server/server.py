@@ -80,11 +80,12 @@ class Server:
         config = self.config
         if config.tls:
             tls.check(config.tls)
+        tokens = read_token(config.tokens.serving_file), read_token(config.tokens.admin_file)
         where = ports.resolved(config.server)
         admin = f"{'https' if config.tls else 'http'}://{ports.address(where.admin_host, where.admin_port or 0)}"
         if where.admin_port is None:
             admin = "not open on this server (--admin-port)"
-        auth = Auth(read_token(config.tokens.serving_file), read_token(config.tokens.admin_file), admin)
+        auth = Auth(*tokens, admin)
         try:
             library.load()
             library.load_op_libraries(config.op_libraries)
