@@ -100,6 +100,7 @@ def joined(made: list[Kind], rows: list[list[Any]]) -> dict[str, Any]:
 @settings(max_examples=100, deadline=None)
 @given(st.data(), kinds(), st.lists(st.integers(0, 4), min_size=1, max_size=5))
 def test_a_batch_is_what_packing_the_concatenation_gives(data, made, sizes):
+    """Merlin #906 (Triton): batching of variable-length lists."""
     plan = described(made)
     stack = batcher(plan)
     rows = [[kind.rows(data.draw, size) for kind in made] for size in sizes]

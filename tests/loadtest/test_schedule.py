@@ -8,6 +8,7 @@ from tfctr.loadtest.schedule import Arrivals
 
 
 def test_poisson_arrivals_have_the_rate_and_exponential_gaps():
+    """Triton #8251: queues show under real arrivals, not in a closed loop."""
     moments = Arrivals("poisson", seed=1).schedule(1000, 20)
     gaps = np.diff(moments) / 1e9
     assert moments.dtype == np.int64 and (gaps >= 0).all() and moments[-1] < 20e9
@@ -23,6 +24,7 @@ def test_equal_seeds_give_equal_moments_and_others_do_not():
 
 
 def test_bursts_come_together_at_the_same_mean_rate():
+    """Triton #8251."""
     moments = Arrivals("bursts", burst_size=20, seed=1).schedule(1000, 20)
     _, sizes = np.unique(moments, return_counts=True)
     assert (sizes % 20 == 0).all()

@@ -195,6 +195,7 @@ def test_call_is_for_one_request(opened, make):
 
 
 def test_requests_share_a_run(opened, make, pool):
+    """TF Serving #1312, #1529: the achieved batch is told with each answer."""
     group, signature = make(batching={"max_batch_rows": 100})
     blocked = block(group, signature, pool, opened.native)
     requests = [request(rows, seed=rows) for rows in (3, 1, 8, 2)]
@@ -209,6 +210,7 @@ def test_requests_share_a_run(opened, make, pool):
 
 
 def test_limit_of_a_batch(opened, make, pool):
+    """Triton #7271: batches are as full as the limit lets them be."""
     group, signature = make(batching={"max_batch_rows": 6})
     block(group, signature, pool, opened.native)
     futures = [queue(group, signature, pool, request(2, seed=k), opened.native.Call()) for k in range(4)]
@@ -219,6 +221,7 @@ def test_limit_of_a_batch(opened, make, pool):
 
 
 def test_large_requests_run_in_pieces(opened, make):
+    """Triton #7271: full pieces and one rest."""
     _, signature = make(2, batching={"max_batch_rows": 8})
     inputs = request(37)
     outputs, timing = signature.predict(inputs, opened.native.Call())
@@ -250,6 +253,7 @@ def test_a_bad_request_fails_alone(opened, make, pool):
 
 
 def test_executor_that_breaks_lives_on(opened, make):
+    """deeprec case 25: one executor that fails gives an error, not a hang."""
     group, signature = make()
     error = failed(opened.native, lambda: signature.predict(request(1, first=BROKEN), opened.native.Call()))
     assert (error.code, error.stage) == ("INTERNAL", "run") and "the executor broke" in error.message
@@ -258,6 +262,7 @@ def test_executor_that_breaks_lives_on(opened, make):
 
 
 def test_deadline_in_the_queue_and_while_running(opened, make, pool):
+    """Triton #7512: a queue timeout that fires only when the batch that runs has ended."""
     _, signature = make()
     running = pool.submit(signature.predict, request(1, first=BLOCKS), opened.native.Call(deadline_ns=in_ms(300)))
     assert GATE.entered.acquire(timeout=WAIT)
@@ -275,6 +280,7 @@ def test_deadline_in_the_queue_and_while_running(opened, make, pool):
 
 
 def test_cancel(opened, make, pool):
+    """Triton #4344, #4618: cancelled while it waits and while it runs; its batchmates get their answers."""
     group, signature = make(batching={"max_batch_rows": 100})
     first = opened.native.Call()
     running = pool.submit(signature.predict, request(1, first=BLOCKS), first)
@@ -295,6 +301,7 @@ def test_cancel(opened, make, pool):
 
 
 def test_queue_limit_is_exact(opened, make, pool):
+    """Triton #5783, #6796: a burst of 30, room for 5: 25 are refused."""
     group, signature = make(queue_limit=5)
     block(group, signature, pool, opened.native)
     futures = [pool.submit(signature.predict, request(1), opened.native.Call()) for _ in range(30)]
@@ -306,6 +313,7 @@ def test_queue_limit_is_exact(opened, make, pool):
 
 
 def test_priorities(opened, make, pool):
+    """Triton #980: online traffic before offline traffic."""
     group, signature = make()
     block(group, signature, pool, opened.native)
     futures = [
@@ -319,6 +327,7 @@ def test_priorities(opened, make, pool):
 
 
 def test_round_robin(opened, make, pool):
+    """deeprec case 25: 51 calls over two executors, 25 and 26."""
     group, signature = make(2, routing="round_robin")
     list(pool.map(lambda k: signature.predict(request(1, seed=k), opened.native.Call()), range(51)))
     assert sorted(one["runs"] for one in group.describe()["executors"]) == [25, 26]
@@ -419,6 +428,7 @@ def test_close_without_patience(opened, make, pool):
 
 
 def test_metrics(opened, make):
+    """Triton #2685: buckets for the request and each of its stages."""
     group, signature = make(batching={"max_batch_rows": 100})
     for rows in (1, 5, 5):
         signature.predict(request(rows), opened.native.Call())

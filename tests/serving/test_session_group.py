@@ -100,7 +100,7 @@ def test_answers_are_those_of_a_session_to_the_bit(group, session, rows):
 
 
 def test_requests_of_many_threads_run_together(group, session):
-    """deeprec case 25; TF Serving #1312: the achieved batch is told."""
+    """deeprec case 25; TF Serving #1312, #1529: the achieved batch is told."""
     requests = [request_(1 + k % 5, k) for k in range(60)]
     want = [session.predict(one) for one in requests]
     before = [one["runs"] for one in group.describe()["executors"]]
@@ -235,7 +235,7 @@ def test_a_call_that_is_cancelled(group):
 
 
 def test_a_full_queue_refuses(bundle):
-    """Triton #5783: the limit is kept; who is refused is told so, the others are answered."""
+    """Who is refused is told so, the others are answered (Triton #5783; exactly how many: test_group_native.py)."""
     with tfctr.SessionGroup(bundle, tfctr.GroupOptions(queue_limit=1)) as group:
         request, refused = request_(200), 0
         made = []

@@ -97,6 +97,7 @@ def test_schema_and_classes_have_the_same_keys():
 
 
 def test_options_win_over_the_file_and_over_its_models(tmp_path):
+    """TF Serving #1522: batching is an option of each model."""
     file = written(
         tmp_path,
         {
@@ -163,6 +164,7 @@ def test_options_win_over_the_file_and_over_its_models(tmp_path):
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, data, words):
+    """Triton #8653: a wrong key that is ignored without a word."""
     file = written(tmp_path, data)
     with pytest.raises(UsageError) as caught:
         config.build(file=file)

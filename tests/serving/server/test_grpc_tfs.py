@@ -265,6 +265,7 @@ def test_examples_that_do_not_fit(stub):
 
 
 def test_timing_adds_up_and_ids_come_back(grpc_front):
+    """TF Serving #1955, #1624: time outside the graph is told too, to the nanosecond."""
     body = predict_request(request(100)).SerializeToString()
     _, call = grpc_front.call(PREDICT, body, [("x-tfctr-timing", "1"), ("x-request-id", "abc")])
     trailing = dict(call.trailing_metadata())

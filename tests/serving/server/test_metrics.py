@@ -99,6 +99,7 @@ def value(samples, name, **labels) -> float:
 
 
 def test_models_executors_tables_and_versions_are_told():
+    """Triton #2685, #3060, #7672: summaries of several servers can't be taken together, buckets can."""
     samples = scraped(Metrics(Models(), ready=lambda: True))
     model = {"model": "ranker", "version": 3}
     for stage in ("request", "queue", "pack", "lookup", "dense", "reply"):
@@ -227,6 +228,7 @@ def test_nothing_is_lost_between_threads():
 
 
 def test_off_means_no_request_is_counted():
+    """Triton #8561: what counting costs can be saved (``benchmarks/bench_serving_metrics.py`` measures it)."""
     metrics = Metrics(Models(), enabled=False)
     metrics.answered("grpc", "tfs", "Predict", "m", 1, "OK", 0.001)
     samples = scraped(metrics)

@@ -79,6 +79,7 @@ def samples(text: bytes) -> dict[str, list[Any]]:
 
 
 def test_one_server_answers_both_fronts_and_counts_them(grpc_models, repo_root):
+    """Triton #3321: both protocols beside each other, each with its histogram."""
     with running(grpc_models) as server:
         where = server.endpoints
         with grpc.insecure_channel(where.grpc) as channel:

@@ -302,7 +302,7 @@ def test_temporary_and_foreign_names_are_no_versions(tmp_path):
 
 
 def test_many_threads_while_versions_change(tmp_path):
-    """No request fails, and each has one whole version, however they meet the exchange."""
+    """deeprec case 20: no request fails, and each has one whole version, however they meet the exchange."""
     write(tmp_path, 1, "1")
     made = manager(tmp_path)
     made.poll()

@@ -105,7 +105,7 @@ def test_a_bundle_that_is_replaced_under_its_own_name(bundles, tmp_path):
 
 
 def test_each_answer_is_old_or_new_while_versions_change(bundles, tmp_path):
-    """deeprec case 26 (#851); Triton #2076: no request fails, none mixes two versions, split ones included."""
+    """deeprec cases 20, 26 (#920, #851); Triton #2076: no request fails or mixes two versions, split ones included."""
     shutil.copytree(bundles / "1", tmp_path / "1")
     stop, failed, seen = threading.Event(), [], set()
     with manager(tmp_path) as made:
@@ -164,7 +164,7 @@ def resident(made, reloads):
 
 
 def test_memory_comes_back(bundles, tmp_path):
-    """TF Serving #1664: a few reloads; what one of them costs is far more than what stays."""
+    """deeprec case 21; TF Serving #1664: a few reloads; what one of them costs is far more than what stays."""
     shutil.copytree(bundles / "1", tmp_path / "1")
     with manager(tmp_path) as made:
         made.poll()
@@ -176,7 +176,7 @@ def test_memory_comes_back(bundles, tmp_path):
 
 @pytest.mark.long
 def test_memory_after_30_reloads_is_that_after_5(bundles, tmp_path):
-    """TF Serving #1664, #2142, #1215."""
+    """deeprec case 21 (#252, #254, #357, #809, #897); TF Serving #1664, #2142, #1215."""
     shutil.copytree(bundles / "1", tmp_path / "1")
     with manager(tmp_path) as made:
         made.poll()
