@@ -15,8 +15,8 @@ import tfctr
 from tfctr.cli.main import build_parser, main
 
 ROWS, USERS, ITEMS, WIDTH = 48, 40, 60, 8
-# Commands that need more than a model: another Python, or a browser for the docs.
-NOT_RUN = ("tfctr doctor",)
+# Commands that need more than a model: another Python; a server (test_readme_serving.py).
+NOT_RUN = ("tfctr doctor", "tfctr serve", "tfctr admin", "tfctr loadtest")
 
 
 class Ranker(tf.Module):
