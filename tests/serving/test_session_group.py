@@ -23,7 +23,7 @@ from tfctr.errors import (
     UnavailableError,
     UsageError,
 )
-from tfctr.serving import executors, warmup
+from tfctr.serving import warmup
 
 BATCHING = tfctr.BatchingOptions(max_batch_rows=64, max_delay_us=2000)
 
@@ -307,15 +307,6 @@ def test_signatures_that_are_not_there(group, bundle):
         tfctr.SessionGroup(bundle, tfctr.GroupOptions(signatures=("x",)))
     with pytest.raises(UsageError, match="no engine 'openvino'"):
         tfctr.SessionGroup(bundle, tfctr.GroupOptions(engine="openvino"))
-
-
-def test_loads_change_threads_often_and_put_it_back(bundle):
-    import sys
-
-    before = sys.getswitchinterval()
-    with executors.short_switches(), executors.short_switches():
-        assert sys.getswitchinterval() <= 0.0005001
-    assert sys.getswitchinterval() == before
 
 
 def test_groups_that_load_at_once(bundle, session):

@@ -8,7 +8,7 @@ inputs.
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,12 @@ def generate(
     seed: int = 0,
     user_rows: int | None = None,
     user_inputs: Collection[str] | None = None,
+    between: Callable[[], None] = lambda: None,
 ) -> dict[str, Array]:
     """Arrays by input name for one signature. info: its entry under ``signatures``. rows: batch size (0 is legal).
 
     user_rows: rows of ``user_inputs`` (default: those that ``info["user"]`` declares), where they differ from ``rows``.
+    between: called after each feature and input, for callers whose other threads want to run.
     """
     random = np.random.default_rng(seed)
     entries = {entry["name"]: entry for entry in info["inputs"]}
@@ -48,6 +50,7 @@ def generate(
         values = entries[parts["values"]]
         made[parts["values"]] = _values(values, (int(counts.sum()), *_inner(values)), random)
         made |= _sparse(entries, parts, counts) if feature["kind"] == "sparse" else _ragged(entries, parts, counts)
+        between()
     for name, entry in entries.items():
         if name in made:
             continue
@@ -56,6 +59,7 @@ def generate(
             made[name] = _weights(entry, len(made[like]), random)
         else:
             made[name] = _dense(entry, rows_of(name), random)
+        between()
     return {name: made[name] for name in entries}
 
 

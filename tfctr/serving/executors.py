@@ -6,12 +6,9 @@ and the memory of a run.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +21,6 @@ from tfctr.serving.group_options import GroupOptions
 from tfctr.serving.model_folder import load_model
 
 _log = logging.getLogger("tfctr")
-_SWITCH_SECONDS = 0.0005
-_switching = threading.Lock()
-_loads = 0
-_before = 0.0
-
-
-@contextlib.contextmanager
-def short_switches() -> Iterator[None]:
-    """While something loads, Python changes threads after 0.5 ms rather than 5: what a load does in Python then stalls
-    no other thread."""
-    global _loads, _before
-    with _switching:
-        if _loads == 0:
-            _before = sys.getswitchinterval()
-            sys.setswitchinterval(min(_before, _SWITCH_SECONDS))
-        _loads += 1
-    try:
-        yield
-    finally:
-        with _switching:
-            _loads -= 1
-            if _loads == 0:
-                sys.setswitchinterval(_before)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfctr.bundle import sample_inputs
 from tfctr.errors import InputError
+from tfctr.serving import turns
 from tfctr.serving.signature_handle import SignatureHandle
 
 Array = npt.NDArray[Any]
@@ -38,7 +39,10 @@ def why_not(handle: SignatureHandle) -> str:
     info = sample_info(handle)
     try:
         for number, sizes in enumerate(SIZES):
-            parts = [sample_inputs.generate(info, rows, 17 + number * 2 + k) for k, rows in enumerate(sizes)]
+            parts = [
+                sample_inputs.generate(info, rows, 17 + number * 2 + k, between=turns.give)
+                for k, rows in enumerate(sizes)
+            ]
             reason = _differs(handle, parts, sizes, joined(handle, parts))
             if reason:
                 return reason
@@ -53,6 +57,7 @@ def joined(handle: SignatureHandle, parts: list[dict[str, Array]]) -> dict[str, 
     """One request with the rows of all."""
     made: dict[str, Array] = {}
     for feature in handle.features:
+        turns.give()
         names = feature.parts
         made[names["values"]] = np.concatenate([one[names["values"]] for one in parts])
         if feature.kind == "ragged":
@@ -97,7 +102,7 @@ def _users_differ(handle: SignatureHandle, info: Mapping[str, Any]) -> str:
     assert handle.row_to_user is not None
     users = user_inputs(handle)
     sizes = SIZES[1]
-    parts = [sample_inputs.generate(info, rows, 31 + k, 1, users) for k, rows in enumerate(sizes)]
+    parts = [sample_inputs.generate(info, rows, 31 + k, 1, users, turns.give) for k, rows in enumerate(sizes)]
     together = joined(handle, parts)
     together[handle.row_to_user] = np.repeat(np.arange(len(sizes)), sizes)
     reason = _differs(handle, parts, sizes, together)
@@ -116,6 +121,7 @@ def _differs(handle: SignatureHandle, parts: list[dict[str, Array]], sizes: tupl
     apart = [handle.run_on(0, part) for part in parts]
     together = handle.run_on(0, whole)
     for name, value in together.items():
+        turns.give()
         start = 0
         for alone, rows in zip(apart, sizes, strict=True):
             reason = _unlike(value, alone[name], start, rows, sum(sizes))

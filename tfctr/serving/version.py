@@ -14,10 +14,11 @@ from tfctr.bundle import naming, reader
 from tfctr.core import library
 from tfctr.errors import CorruptFileError, NotFoundError, UsageError
 from tfctr.serving import proving, warmup
-from tfctr.serving.executors import Executors, load_executors, short_switches
+from tfctr.serving.executors import Executors, load_executors
 from tfctr.serving.group_options import GroupOptions
 from tfctr.serving.model_folder import find_model
 from tfctr.serving.signature_handle import SignatureHandle
+from tfctr.serving.turns import short_switches
 
 _log = logging.getLogger("tfctr")
 Progress = Callable[[str], None]

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfctr.bundle import sample_inputs
 from tfctr.core import library
 from tfctr.errors import CorruptFileError, InputError, UsageError
+from tfctr.serving import turns
 from tfctr.serving.proving import sample_info, user_inputs
 from tfctr.serving.signature_handle import SignatureHandle
 
@@ -137,9 +138,9 @@ def generated(handle: SignatureHandle) -> Iterator[dict[str, Any]]:
     """Requests of 1, 16 and 128 rows; where users may come once, the same again with one user row."""
     info = sample_info(handle)
     for rows in ROWS:
-        yield sample_inputs.generate(info, rows, rows)
+        yield sample_inputs.generate(info, rows, rows, between=turns.give)
         if handle.row_to_user is not None:
-            yield sample_inputs.generate(info, rows, rows, 1, user_inputs(handle))
+            yield sample_inputs.generate(info, rows, rows, 1, user_inputs(handle), turns.give)
 
 
 def records(file: Path) -> Iterator[bytes]:
