@@ -42,6 +42,8 @@ const char* FailCodeName(FailCode code) {
       return "CANCELLED";
     case FailCode::kNotFound:
       return "NOT_FOUND";
+    case FailCode::kUnimplemented:
+      return "UNIMPLEMENTED";
     case FailCode::kInternal:
       break;
   }

@@ -28,8 +28,9 @@ enum class FailCode : uint8_t {
   kCancelled,
   kInternal,
   kNotFound,
+  kUnimplemented,
 };
-inline constexpr int kFailCodes = 8;
+inline constexpr int kFailCodes = 9;
 // Name of the gRPC status.
 const char* FailCodeName(FailCode code);
 
@@ -112,8 +113,9 @@ class Call : public std::enable_shared_from_this<Call> {
   std::weak_ptr<Dispatcher> dispatcher_;
 
   // Guarded by the dispatcher's lock.
-  size_t waiting_ = 0;  // pieces in the queue
-  size_t left_ = 0;     // pieces that are not done
+  size_t waiting_ = 0;   // pieces in the queue
+  size_t left_ = 0;      // pieces that are not done
+  bool broken_ = false;  // a piece of it failed
   bool watched_ = false;
 };
 

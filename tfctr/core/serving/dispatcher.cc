@@ -20,6 +20,11 @@ namespace {
 // one.
 constexpr double kFailurePenaltyNs = 100e6;
 
+// How long requests that overlap make others wait for mates: some delays, so that one pause in the traffic does not end
+// it; but not longer than anybody would call a moment.
+constexpr int64_t kCrowdedDelays = 4;
+constexpr int64_t kMostCrowdedNs = 20'000'000;
+
 std::string ClosedMessage() { return "the model is closed, or about to be unloaded"; }
 
 Failure GivenUp(FailCode code, Stage stage) {
@@ -147,12 +152,17 @@ Failure Dispatcher::Enqueue(const std::shared_ptr<Call>& call, std::vector<std::
   Failure failure;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (closed_.load()) return {FailCode::kUnavailable, Stage::kQueue, ClosedMessage()};
+    // Not closed_: Close waits for those that were inside, and they may get here only now.
+    if (given_up_) return {FailCode::kUnavailable, Stage::kQueue, ClosedMessage()};
     {
       const std::lock_guard<std::mutex> call_lock(call->mutex_);
       if (call->cancelled_) return CancelledFailure(Stage::kQueue);
       call->dispatcher_ = weak_from_this();
     }
+    // Somebody else is between parsing and reply. With one executor nothing runs whenever it is free to take work: that
+    // alone does not make a request lonely.
+    if (inside_.load() > 1)
+      crowded_until_ns_ = now + std::min(kCrowdedDelays * options_.policy.max_delay_ns, kMostCrowdedNs);
     const size_t count = call->pieces_.size();
     size_t place = queue_.size();  // behind those of the same priority
     while (place > 0 && queue_[place - 1].priority < call->priority()) --place;
@@ -230,7 +240,7 @@ void Dispatcher::AssignLocked(const Decision& decision, int64_t now_ns) {
 void Dispatcher::DispatchLocked(int64_t now_ns, std::vector<std::shared_ptr<Call>>* expired) {
   wake_at_ns_ = 0;
   while (!queue_.empty()) {
-    Decision decision = Decide({options_.policy, queue_, loads_, running_, next_executor_}, now_ns);
+    Decision decision = Decide({options_.policy, queue_, loads_, running_, next_executor_, crowded_until_ns_}, now_ns);
     for (const size_t place : decision.expired) expired->push_back(entries_[place].call);
     if (decision.executor >= 0) {
       AssignLocked(decision, now_ns);
@@ -348,7 +358,9 @@ void Dispatcher::Complete(size_t number, const std::vector<Entry>& entries, int6
       if (entry.piece->failure.code == FailCode::kInternal) ++broken;
       if (!entry.piece->failure.ok()) {
         RemoveLocked(entry.call.get());
-        last[i] = true;
+        entry.call->broken_ = last[i] = true;
+      } else if (entry.call->broken_) {
+        last[i] = false;  // whoever runs the piece that failed tells, maybe later than this
       }
       if (last[i] != 0) UnwatchLocked(entry.call.get());
     }
@@ -383,13 +395,16 @@ void Dispatcher::GiveUp(const std::shared_ptr<Call>& call, FailCode code) {
 
 bool Dispatcher::Close(int64_t drain_ns) {
   closed_.store(true);
-  const int64_t until = clock_->Now() + drain_ns;
+  // Without time to wait this touches no clock: the last reference may be one that outlived it.
+  int64_t until = 0;
+  if (drain_ns > 0 && __builtin_add_overflow(clock_->Now(), drain_ns, &until)) until = INT64_MAX;
   std::vector<std::shared_ptr<Call>> rest;
   bool drained = true;
   {
     std::unique_lock<std::mutex> lock(mutex_);
     while (inside_.load() > 0 && drain_ns > 0 && clock_->Now() < until) clock_->Wait(left_, lock, until);
     drained = inside_.load() == 0;
+    given_up_ = true;
     for (const Entry& entry : entries_) rest.push_back(entry.call);
     for (const auto& slot : slots_) rest.insert(rest.end(), slot->running.begin(), slot->running.end());
   }

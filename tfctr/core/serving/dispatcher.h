@@ -136,7 +136,9 @@ class Dispatcher : public std::enable_shared_from_this<Dispatcher> {
   int64_t waiting_calls_ = 0;
   int64_t running_ = 0;
   size_t next_executor_ = 0;
+  int64_t crowded_until_ns_ = 0;
   int64_t wake_at_ns_ = 0;
+  bool given_up_ = false;  // the time that Close gave is over
   bool stopping_ = false;
   size_t started_ = 0;
   std::string start_error_;

@@ -92,9 +92,10 @@ Decision Decide(const PolicyState& state, int64_t now_ns) {
     if (executor < 0) break;
     if (head.lane != 0 && std::find(delayed.begin(), delayed.end(), head.lane) != delayed.end()) continue;
     Batch batch = BatchFrom(state, i, now_ns);
-    if (!batch.full && state.running > 0 && now_ns < batch.patience_ns) {
+    const int64_t until = state.running > 0 ? batch.patience_ns : std::min(batch.patience_ns, state.crowded_until_ns);
+    if (!batch.full && now_ns < until) {
       delayed.push_back(head.lane);
-      if (decision.wake_at_ns == 0 || batch.patience_ns < decision.wake_at_ns) decision.wake_at_ns = batch.patience_ns;
+      if (decision.wake_at_ns == 0 || until < decision.wake_at_ns) decision.wake_at_ns = until;
       continue;
     }
     decision.executor = executor;

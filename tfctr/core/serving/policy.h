@@ -2,8 +2,9 @@
 // clock, no lock, no thread; the dispatcher (dispatcher.h) asks it whenever one of the three changed.
 //
 // Rules: higher priority first, arrival order among equals. What has the same lane may share a run of up to
-// max_batch_rows rows. A batch that is not full waits for mates only while other requests run, at most max_delay_ns
-// from the arrival of its first request, and never beyond half the time which a request of it has left.
+// max_batch_rows rows. A batch that is not full waits for mates only while other requests run or were there a moment
+// ago (crowded_until_ns), at most max_delay_ns from the arrival of its first request, and never beyond half the time
+// which a request of it has left. One that is alone on an idle server never waits.
 //
 // Cost: one pass over what waits.
 #ifndef TFCTR_CORE_SERVING_POLICY_H_
@@ -52,8 +53,9 @@ struct PolicyState {
   const PolicyOptions& options;
   const std::vector<Waiting>& queue;  // by priority (highest first), then arrival
   const std::vector<Load>& executors;
-  int64_t running = 0;       // pieces that run now
-  size_t next_executor = 0;  // of kRoundRobin
+  int64_t running = 0;           // pieces that run now
+  size_t next_executor = 0;      // of kRoundRobin
+  int64_t crowded_until_ns = 0;  // until then mates may be on their way, whether anything runs or not
 };
 
 struct Decision {

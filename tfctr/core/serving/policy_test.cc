@@ -17,9 +17,10 @@ struct Scene {
   std::vector<Waiting> queue;
   std::vector<Load> executors = std::vector<Load>(1);
   int64_t running = 0;
+  int64_t crowded_until = 0;
   size_t next = 0;
 
-  Decision At(int64_t now) const { return Decide({options, queue, executors, running, next}, now); }
+  Decision At(int64_t now) const { return Decide({options, queue, executors, running, next, crowded_until}, now); }
 };
 
 Waiting Request(int64_t arrival, int64_t rows = 1, uint64_t lane = 7, int64_t deadline = 0) {
@@ -65,6 +66,22 @@ void TestWaitsForMatesOnlyWhileOthersRun() {
   CHECK(scene.At(70).take == Places({0, 1, 2}));  // full
   scene.queue[2].rows = 99;
   CHECK(scene.At(70).take == Places({0, 1}));  // as full as it gets
+}
+
+void TestWaitsForMatesWhereOthersWereThereAMomentAgo() {
+  Scene scene;
+  scene.options.max_batch_rows = 100;
+  scene.options.max_delay_ns = 1000;
+  scene.queue = {Request(50)};
+  CHECK_EQ(scene.At(50).executor, 0);  // alone: never delayed
+  scene.crowded_until = 500;
+  CHECK_EQ(scene.At(50).executor, -1);
+  CHECK_EQ(scene.At(50).wake_at_ns, 500);
+  CHECK_EQ(scene.At(500).executor, 0);
+  scene.crowded_until = 5000;
+  CHECK_EQ(scene.At(60).wake_at_ns, 1050);
+  scene.queue.push_back(Request(70, 99));
+  CHECK(scene.At(70).take == Places({0, 1}));  // full
 }
 
 void TestDelayLeavesHalfOfTheDeadline() {
@@ -147,6 +164,7 @@ int main() {
   tfctr::TestNothingToDo();
   tfctr::TestAloneRunsAtOnce();
   tfctr::TestWaitsForMatesOnlyWhileOthersRun();
+  tfctr::TestWaitsForMatesWhereOthersWereThereAMomentAgo();
   tfctr::TestDelayLeavesHalfOfTheDeadline();
   tfctr::TestDelayedLaneLetsOthersPass();
   tfctr::TestLanes();
