@@ -3,6 +3,7 @@
 import argparse
 import json
 import socket
+import threading
 
 import pytest
 
@@ -178,4 +179,20 @@ def test_admin_says_when_nobody_answers(capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert main(["admin", "status", "--url", f"http://127.0.0.1:{port}"]) == 1
-    assert f"http://127.0.0.1:{port}: no answer" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"http://127.0.0.1:{port}: no answer" in error and "--url says where it is" in error
+
+
+def test_admin_says_what_may_help_against_tls(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:  # as a server does that expects TLS
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        assert main(["admin", "status", "--url", f"http://127.0.0.1:{server.getsockname()[1]}"]) == 1
+        thread.join()
+    assert "where the server has TLS: --url https://" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 
 from tests.loadtest.fakes import FAILED, REQUESTS, FakeChannel, FakeClock, Inline
 from tfctr.loadtest.channel import PLAIN_OK, Answer
-from tfctr.loadtest.page import milliseconds, nines, render_page
+from tfctr.loadtest.page import _COLOURS, milliseconds, nines, render_page
 from tfctr.loadtest.plan import Outcome
 from tfctr.loadtest.runs import OpenLoop, RunOptions
 from tfctr.loadtest.schedule import Arrivals
@@ -37,6 +37,7 @@ def test_the_page_is_whole_and_alone():
     assert "&lt;ranker&gt;" in page and "<ranker>" not in page
     for rate in ("20/s", "60/s", "120/s"):
         assert rate in page
+    assert all(f'style="fill: {colour}">p' in page for colour in _COLOURS[:3])  # the legend
     assert "nan" not in re.sub(r"<[^>]+>", "", page).lower()
 
 

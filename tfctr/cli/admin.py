@@ -25,7 +25,7 @@ DESCRIPTION = """Talks to the admin port of `tfctr serve` (8502, on the same mac
   tfctr admin reload ranker                  load what serves anew from its folder, then swap
   tfctr admin rollback ranker                back to the version that served before (or to the one that is named)
   tfctr admin unload ranker 6                requests inside are finished first
-  tfctr admin label ranker 7 canary          requests for label `canary` go to version 7
+  tfctr admin label ranker 7 canary          requests for label `canary` go to version 7, which is loaded
   tfctr admin label ranker none canary       the label is taken away
 
 A change returns when it is done: a load once the version is loaded, proven and warm. Where it fails, what served before
@@ -163,10 +163,22 @@ def _ask(args: argparse.Namespace, path: str, body: dict[str, Any] | None) -> di
         raise _error(error, args.url) from error
     except (OSError, ValueError) as error:  # ValueError: what answers is no tfctr server
         reason = getattr(error, "reason", None) or error
-        raise UnavailableError(f"{args.url}: no answer from a tfctr server's admin port: {reason}") from error
+        hint = _hint(scheme, reason)
+        raise UnavailableError(f"{args.url}: no answer from a tfctr server's admin port: {reason}{hint}") from error
     if not isinstance(answer, dict) or not ("models" in answer or "versions" in answer):
         raise UnavailableError(f"{args.url}: what answers there is not the admin port of tfctr serve")
     return answer
+
+
+def _hint(scheme: str, reason: object) -> str:
+    """What may help against an error of the connection; "" where nothing is known."""
+    if scheme == "http" and isinstance(reason, ConnectionResetError):  # http.client.RemoteDisconnected is one
+        return "; where the server has TLS: --url https://..., with --ca"
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return "; --ca names the certificate to trust"
+    if isinstance(reason, ConnectionRefusedError):
+        return "; --url says where it is"
+    return ""
 
 
 def _authorization(token_file: str | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 _TEMPLATE = pathlib.Path(__file__).with_name("page.html.j2")
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 300, 62, 40, 14, 20
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 300, 62, 40, 14, 28
 _COLOURS = ("#2563a8", "#b45309", "#16794a", "#8b3fa0", "#b3261e", "#0f766e", "#6b7280", "#a16207")
 
 Series = tuple[str, list[tuple[float, float]]]
@@ -22,6 +22,7 @@ def render_page(result: Mapping[str, Any]) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["ms"] = milliseconds
+    environment.filters["load"] = name_of_run
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     runs = result["runs"]
     return template.render(
@@ -40,7 +41,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def name_of_run(run: Mapping[str, Any]) -> str:
-    return f"{run['clients']} clients" if run["rate"] is None else f"{run['rate']:.0f}/s"
+    return f"{run['clients']} clients" if run["rate"] is None else f"{run['rate']:.4g}/s"
 
 
 def _tails(runs: Sequence[Mapping[str, Any]]) -> list[Series]:
@@ -123,7 +124,9 @@ def chart(
         for x, y in some:
             dot = f'<circle cx="{x_axis.place(x):.1f}" cy="{y_axis.place(y):.1f}" r="2.6" fill="{colour}">'
             parts.append(f"{dot}<title>{name}: {milliseconds(y)} ms</title></circle>")
-        parts.append(f'<text x="{_LEFT + 10}" y="{_TOP + 14 + 16 * number}" fill="{colour}">{name}</text>')
+        y = _TOP + 14 + 16 * number
+        parts.append(f'<path d="M{_LEFT + 10} {y - 4}h16" stroke="{colour}" stroke-width="3"/>')
+        parts.append(f'<text x="{_LEFT + 32}" y="{y}" style="fill: {colour}">{name}</text>')
     return "".join([*parts, "</svg>"])
 
 

@@ -25,6 +25,7 @@ class FakeVersion:
         self.number, self.text, self.options = number, text, options
         self.closed = False
         self.drained = None
+        self.signatures = {}
 
     def describe(self):
         return {"text": self.text}

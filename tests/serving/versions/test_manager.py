@@ -252,6 +252,19 @@ def test_a_rollback_to_a_loaded_version_exchanges_a_pointer(tmp_path):
     assert answer(made) == "one" and sorted(loader.tried) == [1, 2]
 
 
+def test_a_rollback_goes_to_what_served_not_to_a_number_that_never_did(tmp_path):
+    write(tmp_path, 1, "one"), write(tmp_path, 3, "three")
+    made = manager(tmp_path)
+    made.poll()
+    write(tmp_path, 4, "broken, and overtaken before it was tried"), write(tmp_path, 5, "five")
+    made.poll(), made.poll()
+    assert answer(made) == "five" and states(made)[4] == "START"
+    made.rollback("m")
+    assert answer(made) == "three"
+    made.rollback("m")  # none below served: the next lower number
+    assert answer(made) == "one"
+
+
 def test_a_rollback_that_fails_changes_nothing(tmp_path):
     write(tmp_path, 1, "one"), write(tmp_path, 2, "two")
     made = manager(tmp_path)
