@@ -11,30 +11,17 @@ from typing import Any
 
 from tfctr.bundle import naming
 from tfctr.errors import NotFoundError, TfctrError, UnavailableError
-from tfctr.serving.versions import memory, routes, scan, spec
+from tfctr.serving.versions import differences, memory, routes, scan, spec
 from tfctr.serving.versions.clock import Clock
 from tfctr.serving.versions.lease import Lease, Slot
+from tfctr.serving.versions.record import Record
 from tfctr.serving.versions.routes import Route, Routes
-from tfctr.serving.versions.spec import ModelSpec, ModelStatus, State, VersionStatus, listed
+from tfctr.serving.versions.spec import ModelSpec, ModelStatus, VersionStatus, listed
 
 _log = logging.getLogger("tfctr")
 _ENDED = 16  # versions that are gone and still told of
 
 Loader = Callable[..., Any]
-
-
-@dataclasses.dataclass
-class _Record:
-    """What is known of one version. seen: its folder at the last look; still: as at the
-    one before. loaded, rejected: its folder when it was."""
-
-    state: State = spec.START
-    error: str = ""
-    loaded_at: float | None = None
-    seen: scan.Fingerprint | None = None
-    still: bool = False
-    loaded: scan.Fingerprint | None = None
-    rejected: scan.Fingerprint | None = None
 
 
 class ServedModel:
@@ -51,7 +38,7 @@ class ServedModel:
         )
         self._changing = threading.RLock()
         self._routes = Routes(labels=dict(model.labels))
-        self._records: dict[int, _Record] = {}
+        self._records: dict[int, Record] = {}
         self._folders: dict[int, Path] = {}
         self._error = "its folder was not looked at yet"
         self._pinned: set[int] = set()  # loaded by hand, beside the policy
@@ -178,20 +165,20 @@ class ServedModel:
             self._retire(gone & set(self._routes.slots))
 
     def rollback(self, version: int | None) -> int:
-        """Serves ``version``, or the one before the default, and none that is higher until :meth:`load`,
-        :meth:`reload`, or a version that is new. Returns its number."""
+        """Serves ``version``, or the last one below the default that served (where none did, the next lower one), and
+        none that is higher until :meth:`load`, :meth:`reload`, or a version that is new. Returns its number."""
         with self._changing:
             self._must_look()
             current = self._routes.default
-            before = sorted(
-                n
+            before = [
+                (self._records[n].served, n)
                 for n in self._folders
                 if (current is None or n < current) and self._records[n].rejected is None and n not in self._unloaded
-            )
+            ]
             if version is None and not before:
                 there = listed(sorted(self._folders))
                 raise NotFoundError(f"model {self.spec.name!r}: no version before {current}; there is: {there}")
-            target = before[-1] if version is None else version
+            target = max(before)[1] if version is None else version
             self._must_be_there(target)
             kept = set(self._skipped), set(self._unloaded), set(self._pinned)
             self._skipped = {n for n in self._folders if n > target}
@@ -241,7 +228,7 @@ class ServedModel:
         self._skipped &= set(found)
         self._unloaded &= set(found) | set(self._routes.slots)
         for number in found:
-            self._records.setdefault(number, _Record())
+            self._records.setdefault(number, Record())
         gone = [n for n in sorted(self._records) if n not in found and n not in self._routes.slots]
         ended = [n for n in gone if self._records[n].state == spec.END and not self._records[n].error]
         for number in set(gone) - set(ended[-_ENDED:]):
@@ -328,7 +315,7 @@ class ServedModel:
                 accepted = False
         return accepted
 
-    def _load_one(self, number: int, folder: Path, record: _Record) -> bool:
+    def _load_one(self, number: int, folder: Path, record: Record) -> bool:
         """Loads and publishes one version, in place of the one of this number where there is one."""
         old = self._routes.slots.get(number)
         if old is None:
@@ -343,7 +330,8 @@ class ServedModel:
             _log.warning("model %r: version %d was not loaded: %s", self.spec.name, number, record.error)
             return False
         record.state, record.error, record.rejected = spec.AVAILABLE, "", None
-        record.loaded, record.loaded_at = record.seen, self._clock.time()
+        record.loaded, record.loaded_at, record.served = record.seen, self._clock.time(), True
+        self._say_what_clients_miss(number, version)
         self._publish({**self._routes.slots, number: Slot(version)}, self._routes.labels)
         _log.info("model %r: version %d is available", self.spec.name, number)
         if old is not None:
@@ -352,7 +340,7 @@ class ServedModel:
             memory.trim()
         return True
 
-    def _load_whole(self, number: int, folder: Path, record: _Record) -> Any:
+    def _load_whole(self, number: int, folder: Path, record: Record) -> Any:
         """The version; an error where its folder changed meanwhile, as it may be half of one and half of another."""
         version = self._loader(folder, number, self._options)
         now = scan.fingerprint(folder)
@@ -360,6 +348,15 @@ class ServedModel:
             version.close(0.0)
             raise TfctrError(f"{folder}: was written to while it was loaded")
         return version
+
+    def _say_what_clients_miss(self, number: int, version: Any) -> None:
+        """A model may change what it takes, but nobody should learn it from failed requests."""
+        default = self._routes.default
+        if default is not None:
+            missed = differences.of_requests(self._routes.slots[default].version.signatures, version.signatures)
+            if missed:
+                about = self.spec.name, number, default, missed
+                _log.warning("model %r: version %d does not take all requests of version %d: %s", *about)
 
     def _publish(self, slots: dict[int, Slot], labels: Mapping[str, int]) -> None:
         """Exchanges what requests see, as a whole."""
