@@ -17,11 +17,11 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from tfctr.bundle import input_features
 from tfctr.core import library
-from tfctr.errors import CorruptFileError, UsageError
+from tfctr.errors import CorruptFileError, InternalError, UsageError
 from tfctr.serving import dense_form, feature_map
 from tfctr.serving import user_inputs as users
 from tfctr.serving.devices import device_report
-from tfctr.serving.model_folder import load_model
+from tfctr.serving.model_folder import load_model, unknown_op
 from tfctr.serving.signature_info import Feature, Output, SignatureInfo, read_signature
 
 _loading = threading.Lock()
@@ -111,13 +111,20 @@ def load(
     made = prepare(folder, definitions, tower.applied(described.get(options.signature, {})), options)
     return Loaded(
         model=model,
-        predictor=library.native().Predictor(model, made.description),
+        predictor=_predictor(options.where, model, made.description),
         tower=tower,
         definitions=definitions,
         hidden=hidden,
         prepared=made,
         devices=device_report(options.where, model.devices()),
     )
+
+
+def _predictor(where: str, model: Any, description: Mapping[str, Any]) -> Any:
+    try:
+        return library.native().Predictor(model, description)
+    except InternalError as error:
+        raise unknown_op(where, str(error)) or error from error
 
 
 def no_signature(where: str, name: str, there: Iterable[str]) -> UsageError:

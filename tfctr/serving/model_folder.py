@@ -68,11 +68,8 @@ def load_model(
         return native.Model(str(folder), list(tags), intra_op_threads, serialised, dict(device_map or {}), **more)
     except native.LoadFailed as failure:
         code, message = failure.args
-    op = re.search(r"Op type not registered '([^']+)'", message)
-    if op:
-        raise UsageError(
-            f"{folder}: the model uses the op {op[1]!r}, which is not registered; name its library (op_libraries)"
-        )
+    if unknown := unknown_op(folder, message):
+        raise unknown
     if device_map and "is no device; expected" in message:
         raise UsageError(f"device_map: {message}")
     known = _tag_sets(folder)
@@ -85,6 +82,19 @@ def load_model(
     if code in ("NOT_FOUND", "DATA_LOSS", "OUT_OF_RANGE"):
         raise CorruptFileError(f"{folder}: the model does not load: {text}")
     raise TfctrError(f"{folder}: the model does not load: {text} ({code})")
+
+
+def unknown_op(where: str | Path, message: str) -> UsageError | None:
+    """What TensorFlow's ``message`` means where it is about an op that is not registered, else None. Of ops in
+    functions, as TF2 saves them, it tells only when a signature is prepared.
+    """
+    op = re.search(r"Op type not registered '([^']+)'", message)
+    if op is None:
+        return None
+    return UsageError(
+        f"{where}: the model uses the op {op[1]!r}, which is not registered; name its library (op_libraries; "
+        "of commands --op-library)"
+    )
 
 
 def _tag_sets(folder: Path) -> list[list[str]]:

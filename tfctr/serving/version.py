@@ -16,7 +16,7 @@ from tfctr.errors import CorruptFileError, NotFoundError, UsageError
 from tfctr.serving import proving, warmup
 from tfctr.serving.executors import Executors, load_executors
 from tfctr.serving.group_options import GroupOptions
-from tfctr.serving.model_folder import find_model
+from tfctr.serving.model_folder import find_model, unknown_op
 from tfctr.serving.signature_handle import SignatureHandle
 from tfctr.serving.turns import short_switches
 
@@ -248,7 +248,8 @@ def _signature(
             _log.warning("%s: signature %r: every request runs by itself: %s", where, name, reason)
             native = group.signature(name, made.description, False, 0)
     except serve_failed as failure:
-        raise CorruptFileError(f"{where}: signature {name!r}: {failure.message}") from failure
+        damaged = CorruptFileError(f"{where}: signature {name!r}: {failure.message}")
+        raise unknown_op(where, failure.message) or damaged from failure
     return SignatureHandle(
         name=name,
         native=native,
