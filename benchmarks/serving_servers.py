@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.models import baseline_inputs
+from tfctr.loadtest.collector import spared
 
 SERVER_CORE, GENERATOR_CORE = 0, 1
 PROTOCOLS = ("tfs gRPC", "KServe gRPC", "KServe HTTP, binary", "tfs REST, JSON")
@@ -127,6 +128,7 @@ def batches(server: Server) -> dict[str, float]:
     return server_metrics.achieved({}, server_metrics.read(f"http://127.0.0.1:{server.ports['http']}/metrics", MODEL))
 
 
+@spared()
 def until(opened: Any, requests: Sequence[Any], rate: float, done: threading.Event) -> tuple[Any, Any, dict[str, int]]:
     """Poisson load until ``done``: (moments due in ns of time.monotonic, latency in ms) of answers, and errors."""
     from tfctr.loadtest.channel import OK
@@ -157,6 +159,7 @@ def until(opened: Any, requests: Sequence[Any], rate: float, done: threading.Eve
     return moments, latency / 1e6, errors
 
 
+@spared()
 def count_requests(opened: Any, requests: Sequence[Any], count: int, clients: int = 4) -> dict[str, Any]:
     """``count`` requests of ``clients`` in closed loop: latencies in the order of answers, errors, seconds."""
     from tfctr.loadtest.channel import OK

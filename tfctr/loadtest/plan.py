@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfctr.errors import UsageError
+from tfctr.loadtest import collector
 from tfctr.loadtest.channel import OK, Channel, Prepared
 from tfctr.loadtest.cost import stages, warnings
 from tfctr.loadtest.runs import OpenLoop, Run, RunOptions, closed_loop
@@ -58,6 +59,7 @@ class Outcome:
         return {"runs": told, "search": search}
 
 
+@collector.spared()
 def carry_out(
     channel: Channel,
     requests: Sequence[Prepared],
