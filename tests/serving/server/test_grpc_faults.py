@@ -185,11 +185,13 @@ def test_a_message_that_is_too_large(grpc_models):
 
 
 def test_tokens(grpc_models):
-    body, live = predict_body(request(1)), b""
+    body, metadata_of_server = predict_body(request(1)), LIVE.replace("ServerLive", "ServerMetadata")
     with serving(grpc_models.manager, auth=Auth(token=TOKEN, admin_token=ADMIN)) as front:
-        for path, message in ((PREDICT, body), (LIVE, live), (LOAD, b"")):
+        for path, message in ((PREDICT, body), (metadata_of_server, b""), (LOAD, b"")):
             for metadata in ([], [("authorization", "Bearer wrong-one")], [("authorization", f"Basic {TOKEN}")]):
                 assert error_of(front, path, message, metadata=metadata).code() == grpc.StatusCode.UNAUTHENTICATED
+        refused = error_of(front, PREDICT, body, metadata=[("x-request-id", "r-7")])
+        assert ("x-request-id", "r-7") in [(key, value) for key, value in refused.trailing_metadata()]
         for token in (TOKEN, ADMIN):
             assert front.call(PREDICT, body, [("authorization", f"Bearer {token}")])
         denied = error_of(front, LOAD, b"", metadata=[("authorization", f"Bearer {TOKEN}")])
@@ -197,6 +199,8 @@ def test_tokens(grpc_models):
         # Probes bring no token.
         check = health_pb2_grpc.HealthStub(front.channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
         assert check.status == health_pb2.HealthCheckResponse.SERVING
+        for probe in (LIVE, LIVE.replace("ServerLive", "ServerReady")):
+            assert front.call(probe, b"")
 
 
 def test_the_admin_token_changes_models(grpc_models):

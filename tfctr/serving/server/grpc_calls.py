@@ -84,6 +84,11 @@ class Rpc:
         self.deadline_ns = 0
         self._waited = time.perf_counter()
 
+    def read_request_id(self) -> None:
+        """All that a request which is refused before it is read needs."""
+        given = dict(self._context.invocation_metadata() or ()).get(REQUEST_ID, "")
+        self.request_id = given[:_LONGEST_ID] or f"{_PROCESS}-{next(_IDS)}"
+
     def read_metadata(self) -> None:
         """Request id, timing, and the least of the deadlines that are known before the message is read.
 
@@ -298,7 +303,10 @@ class Services(grpc.GenericRpcHandler):
         api = "kserve" if service.startswith("inference.") else "tfs"
 
         def refuse(_: Any, context: Any) -> Any:
-            Rpc(self._ctx, context, api, method).record_failure(code, message, "")
+            rpc = Rpc(self._ctx, context, api, method)
+            rpc.read_request_id()
+            rpc.record_failure(code, message, "")
+            context.set_trailing_metadata([(REQUEST_ID, rpc.request_id)])
             context.abort(grpc.StatusCode[code], message)
 
         refuse.experimental_thread_pool = self._refusing  # type: ignore[attr-defined]

@@ -54,7 +54,9 @@ def build_grpc_server(ctx: ServerContext) -> grpc.Server:
         **health,
     }
     server = grpc.server(requests, options=_options(ctx))
-    server.add_generic_rpc_handlers((Services(ctx, handlers, health, gate, control),))
+    # As over HTTP: who asks whether the server is up needs no token and is never refused for load.
+    probes = [*health, *(f"/{kserve_grpc.SERVICE}/{method}" for method in ("ServerLive", "ServerReady"))]
+    server.add_generic_rpc_handlers((Services(ctx, handlers, probes, gate, control),))
     return server
 
 
