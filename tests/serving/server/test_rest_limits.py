@@ -108,9 +108,11 @@ def test_headers_that_never_end(small):
         assert waiting.recv(100) == b""
 
 
-def test_a_body_that_does_not_come(make_http):
+@pytest.mark.parametrize("came", [0, 40])
+def test_a_body_that_does_not_come(make_http, came):
+    """None of it, or a part."""
     server = make_http(limits=Limits(body_seconds=1))
-    with send(server, raw_post(PREDICT, b"{" * 50)[:-10]) as waiting:
+    with send(server, raw_post(PREDICT, b"{" * 50)[: came - 50]) as waiting:
         answer = waiting.recv(1000)
     assert answer.startswith(b"HTTP/1.1 504") and server.app.gate.inside == 0
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfctr.serving.server.auth import Auth
+from tfctr.serving.server.grpc_messages import Messages
 from tfctr.serving.server.limits import Limits
 from tfctr.version import __version__
 
@@ -64,6 +65,11 @@ class ServerContext:
     name: str = SERVER_NAME
     version: str = __version__
     state: ServerState = dataclasses.field(default_factory=ServerState)
+    messages: Messages = dataclasses.field(init=False)
+    """Of gRPC calls."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", Messages(self.limits.body_seconds))
 
     def ready(self) -> bool:
         """What readiness says: every model has a version that serves, and the server is not draining."""

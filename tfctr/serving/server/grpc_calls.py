@@ -13,7 +13,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -247,11 +247,12 @@ def _milliseconds(text: str | bytes) -> float:
 
 
 def unary(ctx: ServerContext, api: str, method: str, answer: Answer, pool: Any = None) -> Any:
-    """A handler of raw messages. pool: of its own; None: the server's."""
+    """A handler of raw messages, one for each call. pool: of its own; None: the server's."""
 
-    def handle(body: bytes, context: Any) -> bytes:
+    def handle(requests: Iterator[bytes], context: Any) -> bytes:
         rpc = Rpc(ctx, context, api, method)
         try:
+            body = ctx.messages.read(requests, context)
             rpc.read_metadata()
             reply = answer(rpc, body)
         except Exception as error:
@@ -264,7 +265,8 @@ def unary(ctx: ServerContext, api: str, method: str, answer: Answer, pool: Any =
 
     if pool is not None:
         handle.experimental_thread_pool = pool  # type: ignore[attr-defined]
-    return grpc.unary_unary_rpc_method_handler(handle)
+    # On the wire a call with one message is a stream of one; see grpc_messages.
+    return grpc.stream_unary_rpc_method_handler(handle)
 
 
 class Services(grpc.GenericRpcHandler):
@@ -286,6 +288,7 @@ class Services(grpc.GenericRpcHandler):
     def service(self, details: Any) -> Any:
         """The handler of a request, by gRPC's thread that reads events."""
         _ARRIVED.set(time.perf_counter())
+        self._ctx.messages.give_up_late()
         handler = self._handlers.get(details.method)
         if handler is None or details.method in self._open:
             return handler

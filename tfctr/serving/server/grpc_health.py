@@ -16,6 +16,7 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from tfctr.errors import TfctrError
 from tfctr.serving.server import kserve_protos
 from tfctr.serving.server.context import ServerContext
 
@@ -42,7 +43,11 @@ def health_handlers(ctx: ServerContext, services: Iterable[str], pool: Any) -> d
             return int(_States.SERVICE_UNKNOWN)
         return int(_States.SERVING if ctx.ready() else _States.NOT_SERVING)
 
-    def check(request: Any, context: Any) -> Any:
+    def check(requests: Iterator[Any], context: Any) -> Any:
+        try:
+            request = ctx.messages.read(requests, context)
+        except TfctrError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if request.service not in names:
             context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}; there is: {_listed(names)}")
         return health_pb2.HealthCheckResponse(status=state(request.service))
@@ -65,7 +70,7 @@ def health_handlers(ctx: ServerContext, services: Iterable[str], pool: Any) -> d
         "response_serializer": health_pb2.HealthCheckResponse.SerializeToString,
     }
     return {
-        f"/{health.SERVICE_NAME}/Check": grpc.unary_unary_rpc_method_handler(check, **codecs),
+        f"/{health.SERVICE_NAME}/Check": grpc.stream_unary_rpc_method_handler(check, **codecs),
         f"/{health.SERVICE_NAME}/Watch": grpc.unary_stream_rpc_method_handler(watch, **codecs),
     }
 

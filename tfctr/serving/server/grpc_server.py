@@ -7,7 +7,8 @@ request waits in C++ without the GIL. Threads are split, so that one kind of req
 requests       ``ctx.grpc_threads``: everything that runs a model
 streams        one for each open ModelStreamInfer
 control        metadata, status, health checks, refusals
-changes        loads and unloads, reflection
+changes        loads and unloads
+reflection     reflection
 =============  =====================================================
 """
 
@@ -41,6 +42,7 @@ def build_grpc_server(ctx: ServerContext) -> grpc.Server:
     requests = RequestPool(ctx.grpc_threads, gate, "tfctr-grpc")
     control = futures.ThreadPoolExecutor(_CONTROL_THREADS, "tfctr-grpc-control")
     changes = futures.ThreadPoolExecutor(_CHANGE_THREADS, "tfctr-grpc-changes")
+    reflection = futures.ThreadPoolExecutor(_CONTROL_THREADS, "tfctr-grpc-reflection")
     open_streams = futures.ThreadPoolExecutor(ctx.grpc_threads, "tfctr-grpc-streams")
 
     inference = kserve_grpc.KServe(ctx)
@@ -50,7 +52,7 @@ def build_grpc_server(ctx: ServerContext) -> grpc.Server:
         **tfs_grpc.TfServing(ctx).handlers(control),
         **inference.handlers(control, changes),
         f"/{kserve_grpc.SERVICE}/ModelStreamInfer": streams.handler(open_streams),
-        **grpc_health.reflection_handlers(SERVICES, changes),
+        **grpc_health.reflection_handlers(SERVICES, reflection),
         **health,
     }
     server = grpc.server(requests, options=_options(ctx))

@@ -116,34 +116,15 @@ class Endpoint:
             app.gate.leave()
 
     async def _read_body(self, call: HttpCall, receive: Receive) -> bytes:
-        limit = self._app.ctx.limits.max_body_bytes
+        limits = self._app.ctx.limits
         length = call.headers.get(b"content-length")
-        if length is not None and int(length) > limit:
-            raise _too_large(limit)
-        message = await receive()
-        if not message.get("more_body", False) and message["type"] == "http.request":
-            body: bytes = message["body"]
-            if len(body) > limit:
-                raise _too_large(limit)
-            return body
-        return await self._read_rest(message, limit, receive)
-
-    async def _read_rest(self, message: MutableMapping[str, Any], limit: int, receive: Receive) -> bytes:
-        body = bytearray()
+        if length is not None and int(length) > limits.max_body_bytes:
+            raise _too_large(limits.max_body_bytes)
         try:
-            async with asyncio.timeout(self._app.ctx.limits.body_seconds):
-                while True:
-                    if message["type"] == "http.disconnect":
-                        raise CancelledError("the client is gone")
-                    body += message["body"]
-                    if len(body) > limit:
-                        raise _too_large(limit)
-                    if not message.get("more_body", False):
-                        return bytes(body)
-                    message = await receive()
+            async with asyncio.timeout(limits.body_seconds):
+                return await _body(receive, limits.max_body_bytes)
         except TimeoutError:
-            seconds = self._app.ctx.limits.body_seconds
-            raise DeadlineError(f"the body was not complete after {seconds} s (body_seconds)") from None
+            raise DeadlineError(f"the body was not complete after {limits.body_seconds} s (body_seconds)") from None
 
     async def _run(self, call: HttpCall, receive: Receive) -> HttpReply:
         if self._inline:
@@ -174,6 +155,26 @@ class Endpoint:
             reply.headers.append((b"content-encoding", encoding.encode()))
             reply.headers.append((b"vary", b"accept-encoding"))
         return reply
+
+
+async def _body(receive: Receive, limit: int) -> bytes:
+    """The whole body; as it is where it came in one piece."""
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        whole: bytes = message["body"]
+        if len(whole) > limit:
+            raise _too_large(limit)
+        return whole
+    body = bytearray()
+    while True:
+        if message["type"] == "http.disconnect":
+            raise CancelledError("the client is gone")
+        body += message["body"]
+        if len(body) > limit:
+            raise _too_large(limit)
+        if not message.get("more_body", False):
+            return bytes(body)
+        message = await receive()
 
 
 async def _watch(call: HttpCall, receive: Receive) -> None:

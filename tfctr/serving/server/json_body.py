@@ -20,6 +20,8 @@ from tfctr.serving.server.limits import Limits, TooLargeError
 _GZIP = 16 + zlib.MAX_WBITS
 _SMALLEST_COMPRESSED = 1024  # below it a compressed reply saves nothing
 _LEVEL = 1
+_BLOCK = 64 << 10
+_MOST_MEMBERS = 4096  # compressed in blocks of 16 KiB, a body of 64 MiB has as many
 
 
 def unpack(body: bytes, encoding: str, limit: int) -> bytes:
@@ -43,23 +45,30 @@ def unpack(body: bytes, encoding: str, limit: int) -> bytes:
 def _inflate(body: bytes, window: int, name: str, limit: int) -> bytes:
     parts: list[bytes] = []
     left = limit
-    while True:
+    view = memoryview(body)
+    at = 0
+    for _ in range(_MOST_MEMBERS):
         inflate = zlib.decompressobj(window)
-        try:
-            part = inflate.decompress(body, left + 1)
-        except zlib.error as error:
-            raise InputError(f"content-encoding {name}: the body is damaged: {error}") from None
-        left -= len(part)
-        if left < 0:
-            raise TooLargeError(f"the body unpacks to more than {limit} bytes, the limit (max_body_bytes)")
-        parts.append(part)
-        if not inflate.eof:
-            raise InputError(f"content-encoding {name}: the body is cut off")
-        body = inflate.unused_data
-        if not body:
+        start = left
+        while not inflate.eof:
+            # In blocks, as zlib copies what lies behind the end of a member.
+            block = view[at : at + _BLOCK]
+            if not block:
+                raise InputError(f"content-encoding {name}: the body is cut off")
+            try:
+                part = inflate.decompress(block, left + 1)
+            except zlib.error as error:
+                raise InputError(f"content-encoding {name}: the body is damaged: {error}") from None
+            left -= len(part)
+            if left < 0:
+                raise TooLargeError(f"the body unpacks to more than {limit} bytes, the limit (max_body_bytes)")
+            parts.append(part)
+            at += len(block) - len(inflate.unused_data)
+        if at == len(body):
             return parts[0] if len(parts) == 1 else b"".join(parts)
-        if window != _GZIP or not part:  # gzip files may follow each other; empty ones without end may not
-            raise InputError(f"content-encoding {name}: {len(body)} bytes follow the compressed data")
+        if window != _GZIP or left == start:  # gzip files may follow each other; empty ones may not
+            break
+    raise InputError(f"content-encoding {name}: {len(body) - at} bytes follow the compressed data")
 
 
 def accepted(header: bytes | None, size: int) -> str:

@@ -167,4 +167,4 @@ def _unimplemented(method: str, pool: Any) -> Any:
         return b""
 
     refuse.experimental_thread_pool = pool  # type: ignore[attr-defined]
-    return grpc.unary_unary_rpc_method_handler(refuse)
+    return grpc.stream_unary_rpc_method_handler(refuse)  # no message is waited for

@@ -16,7 +16,7 @@ class Limits:
     max_json_depth: lists and objects inside each other in a JSON body. max_concurrent: requests inside the server at
     once, for each of the two fronts; more are refused at once (RESOURCE_EXHAUSTED, 429). max_header_bytes: request line
     and headers of one HTTP request. idle_seconds: an HTTP connection without a request is closed after it.
-    body_seconds: a request whose body isn't complete after it is given up.
+    body_seconds: a request whose body, or message, isn't complete after it is given up (over gRPC, by the next call).
     """
 
     max_body_bytes: int = 64 << 20

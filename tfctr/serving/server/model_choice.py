@@ -19,6 +19,7 @@ only one."""
 NORMAL_PRIORITY = 2
 """The priority of KServe requests that give none, or 0. As in Triton, 1 is served first and larger numbers later."""
 
+_MOST_DIGITS = 19  # of an int64
 _MOST_MICROSECONDS = 1 << 53
 
 
@@ -39,10 +40,10 @@ def version_choice(model: str, text: str) -> tuple[int | None, str | None]:
         return None, None
     if not (text.isascii() and text.isdigit()):
         return None, text
-    number = int(text)
-    if number >= 1 << 63:
-        raise InputError(f"model {model!r}: version {text} is out of range")
-    return number, None
+    digits = text.lstrip("0") or "0"
+    if len(digits) > _MOST_DIGITS or int(digits) >= 1 << 63:
+        raise InputError(f"model {model!r}: version {text[:40]} is out of range")
+    return int(digits), None
 
 
 def kserve_signature(model: str, served: Any, parameters: Mapping[str, Any]) -> tuple[str, Any]:

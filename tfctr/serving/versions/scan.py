@@ -15,7 +15,8 @@ Fingerprint = frozenset[tuple[str, int, int, int]]
 
 
 def find_versions(base: Path) -> dict[int, Path]:
-    """Version -> its folder: folders with a decimal name (whatever is in them), or ``base`` itself as version 1.
+    """Version -> its folder: folders with a decimal name that an int64 holds (whatever is in them), or ``base`` itself
+    as version 1.
 
     UsageError, saying what is there, where ``base`` can't be read or holds neither.
     """
@@ -27,7 +28,7 @@ def find_versions(base: Path) -> dict[int, Path]:
         raise UsageError(f"{base}: can't be read: {error.strerror}") from error
     found: dict[int, Path] = {}
     for name in names:
-        if name.isascii() and name.isdigit() and (base / name).is_dir():
+        if name.isascii() and name.isdigit() and int(name) < 1 << 63 and (base / name).is_dir():
             found.setdefault(int(name), base / name)
     if not found:
         there = ", ".join(names[:5]) or "nothing"

@@ -17,6 +17,8 @@ AVAILABLE: State = "AVAILABLE"
 UNLOADING: State = "UNLOADING"
 END: State = "END"
 
+_LONGEST_LABEL = 128
+
 
 @dataclasses.dataclass(frozen=True)
 class Latest:
@@ -104,9 +106,11 @@ class ModelSpec:
 
 
 def check_label(model: str, label: str) -> None:
-    """UsageError for a label that could be taken for a version, or is none."""
+    """UsageError for a label that could be taken for a version, or that no message and no path should hold."""
     if not label or label.isdecimal():
         raise UsageError(f"model {model!r}: {label!r} is no label; expected a name that is no number")
+    if len(label) > _LONGEST_LABEL or not label.isprintable():
+        raise UsageError(f"model {model!r}: {label[:40]!r}: expected {_LONGEST_LABEL} printable characters at most")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
