@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.core.request_kinds import Constant, Dense, Kind, Ragged, Sparse
 from tests.core.test_packer import numpy_dtype, part
 from tfctr.core import library
+from tfctr.errors import InputError
 
 DTYPES = ["float32", "int64", "bool", "string", "int8", "float16", "int32"]
 
@@ -237,11 +238,10 @@ SPARSE_FEATURE = {"name": "s", "kind": "sparse", "values": 0, "indices": 1, "den
 
 
 @pytest.mark.parametrize("splits", [[0, 5, 3], [1, 3], [0, -1, 3]])
-def test_row_splits_that_do_not_rise_never_share_a_batch(splits):
+def test_row_splits_that_do_not_rise_are_refused(splits):
     plan = packer(RAGGED, [RAGGED_FEATURE])
-    info = batcher(plan).inspect(plan.pack({"r/values": [1, 2, 3], "r/row_splits": splits}))
-    assert info["rows"] == -1
-    assert "row_splits" in info["why"]
+    with pytest.raises(InputError, match="feature 'r': got row_splits .* do not rise from 0 to the 3 values"):
+        plan.pack({"r/values": [1, 2, 3], "r/row_splits": splits})
 
 
 @pytest.mark.parametrize(

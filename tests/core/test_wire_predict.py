@@ -231,6 +231,7 @@ def test_strings_of_tensor_content():
         (wire.tensor_proto("int64", [2, -5], wire.of_varint(10, 1)), "dimension 1 is negative"),
         (wire.of_varint(1, 9) + wire.of_bytes(2, wire.of_varint(3, 1)), "unknown rank"),
         (wire.tensor_proto("int64", [2**40, 2**40]), "more values than any message"),
+        (wire.tensor_proto("int64", [2**40, 2**40, 0]), "more values than any message"),
         (wire.tensor_proto("int64", [2**31], wire.of_varint(10, 1)), "filled up to 16 MiB"),
         (wire.tensor_proto("string", [2**24]), "filled up to 16 MiB"),
         (wire.tensor_proto("int64", [2**50], wire.of_bytes(4, b"12345678")), "8 bytes instead of"),
@@ -377,6 +378,15 @@ def test_parts_that_disagree():
     plan = packer(*RAGGED[0], features=RAGGED[1])
     request = {"r/values": content("float32", [1, 2, 3]), "r/row_splits": content("int32", [0, 2])}
     with pytest.raises(InputError, match="feature 'r': got 3 values.*row_splits that end at 2"):
+        library.native().pack_body(plan, "tfs", wire.predict_request(request))
+
+
+@pytest.mark.parametrize("splits", [[0, 5, 3], [1, 3], [0, -1, 3], [0, 2**31 - 1, 3], [-(2**31), 3]])
+def test_row_splits_that_do_not_rise(splits):
+    """TensorFlow itself answers some of these with rows that are not the client's."""
+    plan = packer(*RAGGED[0], features=RAGGED[1])
+    request = {"r/values": content("float32", [1, 2, 3]), "r/row_splits": content("int32", splits)}
+    with pytest.raises(InputError, match="feature 'r': got row_splits .*do not rise from 0 to the 3 values"):
         library.native().pack_body(plan, "tfs", wire.predict_request(request))
 
 

@@ -1,5 +1,6 @@
 // Sparse and ragged features given as a whole: SparseTensor, RaggedTensor, nested lists or arrays of rows.
 #include <algorithm>
+#include <cstring>
 
 #include "tfctr/core/runtime/packer.h"
 
@@ -155,6 +156,25 @@ void TakeSparse(const SignaturePlan& plan, const Feature& feature, py::handle va
   WriteSparse(plan, feature, rows, values);
 }
 
+template <typename T>
+bool RisesAs(const char* data, int64_t count, int64_t end) {
+  const auto at = [&](int64_t i) {
+    T number;
+    std::memcpy(&number, data + static_cast<size_t>(i) * sizeof(T), sizeof(T));
+    return number;
+  };
+  bool rises = at(0) == 0 && static_cast<int64_t>(at(count - 1)) == end;
+  for (int64_t i = 1; i < count; ++i) rises &= at(i - 1) <= at(i);
+  return rises;
+}
+
+// Whether row_splits begin at 0, never fall, and end at `end`.
+bool Rises(const Part& part, const PartValue& splits, int64_t end) {
+  if (splits.dims.size() != 1 || splits.elements == 0) return false;
+  return part.dtype == tensorflow::DT_INT64 ? RisesAs<int64_t>(splits.data, splits.elements, end)
+                                            : RisesAs<int32_t>(splits.data, splits.elements, end);
+}
+
 }  // namespace
 
 void TakeFeature(const SignaturePlan& plan, const Feature& feature, py::handle value, std::vector<PartValue>* values) {
@@ -204,6 +224,15 @@ void CheckFeature(const SignaturePlan& plan, const Feature& feature, const std::
     if (end != count) {
       throw Mismatch(values_text + " and row_splits that end at " + std::to_string(end) + " ('" + At(plan, last).name +
                      "')");
+    }
+    for (size_t level = 0; level < feature.row_splits.size(); ++level) {
+      const bool innermost = level + 1 == feature.row_splits.size();
+      const int64_t below = innermost ? count : value_at(feature.row_splits[level + 1]).elements - 1;
+      const int number = feature.row_splits[level];
+      if (!Rises(At(plan, number), value_at(number), below)) {
+        throw Mismatch("row_splits ('" + At(plan, number).name + "') that do not rise from 0 to the " +
+                       std::to_string(below) + (innermost ? " values" : " rows of the next level"));
+      }
     }
     return;
   }

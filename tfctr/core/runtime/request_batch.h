@@ -85,6 +85,10 @@ class BatchPlan {
   // Rows [first, first + rows) of a request whose Inspect says rows >= 0, with the users that they belong to.
   absl::StatusOr<PackedRequest> Slice(const PackedRequest& request, int64_t first, int64_t rows) const;
 
+  // Such a request in pieces of at most `most` rows, at the cost of one pass over it, whatever the number of pieces.
+  // Whole, where users of many pieces would be repeated to several times its size.
+  absl::StatusOr<std::vector<PackedRequest>> Cut(const PackedRequest& request, int64_t most) const;
+
   // See OutputPlan.
   absl::StatusOr<std::vector<std::vector<tensorflow::Tensor>>> SplitOutputs(
       absl::Span<const tensorflow::Tensor> outputs, absl::Span<const int64_t> rows) const {

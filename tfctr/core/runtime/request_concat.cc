@@ -40,7 +40,8 @@ class Concatenation {
       const absl::Status measured = Measure(i);
       if (!measured.ok()) return measured;
     }
-    Allocate();
+    const absl::Status allocated = Allocate();
+    if (!allocated.ok()) return allocated;
     for (size_t i = 0; i < form_.rules.size(); ++i) Write(i);
     return std::move(result_);
   }
@@ -77,6 +78,18 @@ class Concatenation {
     return static_cast<int64_t>(number);
   }
 
+  // Of a part whose shape is that of the first request. Keys say so, but lanes are hashes of them.
+  bool SameValues(size_t r, size_t i) const {
+    const PackedInput& input = In(r, i);
+    const PackedInput& first = In(0, i);
+    if (!input.is_string()) {
+      return input.bytes() == 0 || std::memcmp(Data(r, input), Data(0, first), input.bytes()) == 0;
+    }
+    const tstring* own = static_cast<const tstring*>(requests_[r]->strings.data()) + input.offset;
+    return std::equal(own, own + input.elements,
+                      static_cast<const tstring*>(requests_[0]->strings.data()) + first.offset);
+  }
+
   // Checks that a part fits in all requests, and adds its shape.
   absl::Status Measure(size_t i) {
     const StackRule& rule = form_.rules[i];
@@ -92,6 +105,7 @@ class Concatenation {
       for (int32_t d = same ? 0 : 1; d < first.rank; ++d) {
         if (input.dims[d] != first.dims[d]) return Misfit(i);
       }
+      if (IsConstant(i) && !SameValues(r, i)) return Misfit(i);
       if (same) continue;
       rows += input.dims[0] - (rule.kind == Kind::kSplits ? 1 : 0);
       if (rule.kind == Kind::kSplits) offsets += Below(r, rule.below);
@@ -111,7 +125,7 @@ class Concatenation {
     return absl::OkStatus();
   }
 
-  void Allocate() {
+  absl::Status Allocate() {
     PackedSegments segments;
     for (size_t i = 0; i < form_.rules.size(); ++i) {
       const auto elements = static_cast<uint64_t>(scratch_.elements[i]);
@@ -122,9 +136,13 @@ class Concatenation {
     result_.shapes = tensorflow::Tensor(tensorflow::DT_INT64, {static_cast<int64_t>(scratch_.shapes.size())});
     result_.strings = tensorflow::Tensor(tensorflow::DT_STRING, {static_cast<int64_t>(segments.strings())});
     std::copy(scratch_.shapes.begin(), scratch_.shapes.end(), static_cast<int64_t*>(result_.shapes.data()));
+    if (!result_.arena.IsInitialized() || !result_.strings.IsInitialized()) {
+      return absl::ResourceExhaustedError("no memory for a batch");
+    }
     result_.absent = requests_[0]->absent;
     result_.split = requests_[0]->split;
     for (const PackedRequest* request : requests_) result_.repeated = result_.repeated || request->repeated;
+    return absl::OkStatus();
   }
 
   void Write(size_t i) {

@@ -1,7 +1,9 @@
 // Some rows of a packed request as a request of their own: BatchPlan::Slice.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/platform/tstring.h"
@@ -22,26 +24,56 @@ struct Chosen {
   std::vector<int64_t> entries;
 };
 
-class Cut {
+class Cutter {
  public:
-  Cut(const StackForm& form, const PackedRequest& request, int64_t first, int64_t rows)
+  Cutter(const StackForm& form, const PackedRequest& request)
       : form_(form),
         request_(request),
         arena_(static_cast<const char*>(request.arena.data())),
-        chosen_(form.rules.size()) {
-    rows_.begin = first;
-    rows_.count = rows;
-  }
+        order_(form.rules.size()) {}
 
-  absl::StatusOr<PackedRequest> Run() {
+  // Before the first Run.
+  absl::Status Parse() {
     const absl::Status parsed = ParseRequest(form_, request_, &inputs_);
     if (!parsed.ok()) return parsed;
+    for (size_t i = 0; i < form_.rules.size(); ++i) {
+      if (form_.rules[i].kind == Kind::kIndices && !IsConstant(i)) SortEntries(i);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<PackedRequest> Run(int64_t first, int64_t rows) {
+    chosen_.assign(form_.rules.size(), Chosen());
+    segments_ = PackedSegments();
+    rows_.begin = first;
+    rows_.count = rows;
+    users_ = Chosen();
     if (request_.split) FindUsers();
     // A part is chosen after what says which of its entries belong to which row.
     for (size_t i = 0; i < form_.rules.size(); ++i) Choose(i);
-    Allocate();
+    const absl::Status allocated = Allocate();
+    if (!allocated.ok()) return allocated;
     for (size_t i = 0; i < form_.rules.size(); ++i) Write(i);
     return std::move(result_);
+  }
+
+  // Bytes that the users take in all pieces of `most` of the `rows` rows.
+  double UserBytes(int64_t rows, int64_t most) {
+    if (!request_.split || form_.users_from < 0) return 0;
+    double users = 0, bytes = 0;
+    for (rows_.begin = 0; rows_.begin < rows; rows_.begin += most) {
+      rows_.count = std::min(most, rows - rows_.begin);
+      FindUsers();
+      users += static_cast<double>(users_.count);
+    }
+    for (size_t i = 0; i < form_.rules.size(); ++i) {
+      if (form_.rules[i].once && !IsConstant(i)) bytes += static_cast<double>(BytesOf(i));
+    }
+    const PackedInput& from = inputs_[static_cast<size_t>(form_.users_from)];
+    const auto all = static_cast<double>(form_.rules[static_cast<size_t>(form_.users_from)].kind == Kind::kDenseShape
+                                             ? NumberAt(static_cast<size_t>(form_.users_from), 0)
+                                             : from.dims[0]);
+    return bytes * users / std::max(all, 1.0);
   }
 
  private:
@@ -120,16 +152,52 @@ class Cut {
     return below;
   }
 
+  uint64_t BytesOf(size_t i) const {
+    const PackedInput& input = inputs_[i];
+    if (!input.is_string()) return input.bytes();
+    const tstring* strings = static_cast<const tstring*>(request_.strings.data()) + input.offset;
+    uint64_t bytes = 0;
+    for (int64_t k = 0; k < input.elements; ++k) bytes += sizeof(tstring) + strings[k].size();
+    return bytes;
+  }
+
+  // Notes the order of entries by rows, where they do not come in it.
+  void SortEntries(size_t i) {
+    const int64_t count = inputs_[i].dims[0], rank = inputs_[i].dims[1];
+    bool sorted = true;
+    for (int64_t k = 1; k < count && sorted; ++k) sorted = NumberAt(i, (k - 1) * rank) <= NumberAt(i, k * rank);
+    if (sorted) return;
+    std::vector<int64_t>& order = order_[i];
+    order.resize(static_cast<size_t>(count));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return NumberAt(i, a * rank) < NumberAt(i, b * rank); });
+  }
+
+  // How many entries, by rows, come before those of `row`.
+  int64_t EntriesBefore(size_t i, int64_t row) const {
+    const std::vector<int64_t>& order = order_[i];
+    const int64_t rank = inputs_[i].dims[1];
+    int64_t low = 0, high = inputs_[i].dims[0];
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      const int64_t entry = order.empty() ? middle : order[static_cast<size_t>(middle)];
+      NumberAt(i, entry * rank) < row ? low = middle + 1 : high = middle;
+    }
+    return low;
+  }
+
   // The entries of the chosen rows, which lie together where indices are in order.
   void ChooseEntries(size_t i, Chosen* chosen) const {
     const Chosen& side = SideOf(i);
-    const int64_t count = inputs_[i].dims[0], rank = inputs_[i].dims[1];
-    for (int64_t k = 0; k < count; ++k) {
-      const int64_t row = NumberAt(i, k * rank);
-      if (row >= side.begin && row < side.begin + side.count) chosen->entries.push_back(k);
-    }
-    chosen->count = static_cast<int64_t>(chosen->entries.size());
-    chosen->begin = chosen->count == 0 ? 0 : chosen->entries.front();
+    const int64_t first = EntriesBefore(i, side.begin);
+    chosen->count = EntriesBefore(i, side.begin + side.count) - first;
+    chosen->begin = chosen->count == 0 ? 0 : first;
+    if (order_[i].empty() || chosen->count == 0) return;
+    const auto from = order_[i].begin() + static_cast<std::ptrdiff_t>(first);
+    chosen->entries.assign(from, from + static_cast<std::ptrdiff_t>(chosen->count));
+    std::sort(chosen->entries.begin(), chosen->entries.end());
+    chosen->begin = chosen->entries.front();
     chosen->listed = chosen->count > 0 && chosen->entries.back() - chosen->begin + 1 != chosen->count;
     if (!chosen->listed) chosen->entries.clear();
   }
@@ -145,7 +213,7 @@ class Cut {
     return elements;
   }
 
-  void Allocate() {
+  absl::Status Allocate() {
     PackedSegments segments;
     int64_t numbers = 0;
     for (size_t i = 0; i < form_.rules.size(); ++i) {
@@ -157,6 +225,9 @@ class Cut {
     result_.arena = tensorflow::Tensor(tensorflow::DT_UINT8, {static_cast<int64_t>(segments.arena_bytes())});
     result_.shapes = tensorflow::Tensor(tensorflow::DT_INT64, {numbers});
     result_.strings = tensorflow::Tensor(tensorflow::DT_STRING, {static_cast<int64_t>(segments.strings())});
+    if (!result_.arena.IsInitialized() || !result_.strings.IsInitialized()) {
+      return absl::ResourceExhaustedError("no memory for a piece of a request");
+    }
     result_.absent = request_.absent;
     result_.split = request_.split;
     result_.repeated = request_.repeated;
@@ -165,6 +236,7 @@ class Cut {
       *shapes++ = inputs_[i].rank;
       for (int32_t d = 0; d < inputs_[i].rank; ++d) *shapes++ = d == 0 ? Dim0(i) : inputs_[i].dims[d];
     }
+    return absl::OkStatus();
   }
 
   void Write(size_t i) {
@@ -227,6 +299,7 @@ class Cut {
   const PackedRequest& request_;
   const char* const arena_;
   std::vector<PackedInput> inputs_;
+  std::vector<std::vector<int64_t>> order_;  // of entries by rows; empty: as they are
   std::vector<Chosen> chosen_;
   Chosen rows_, users_;
   PackedSegments segments_;
@@ -242,7 +315,31 @@ absl::StatusOr<PackedRequest> BatchPlan::Slice(const PackedRequest& request, int
   if (first < 0 || rows < 0 || first > all || rows > all - first) {
     return absl::InternalError(absl::StrCat("rows ", first, " to ", first + rows, " of a request of ", all));
   }
-  return Cut(*form, request, first, rows).Run();
+  Cutter cutter(*form, request);
+  const absl::Status parsed = cutter.Parse();
+  if (!parsed.ok()) return parsed;
+  return cutter.Run(first, rows);
+}
+
+absl::StatusOr<std::vector<PackedRequest>> BatchPlan::Cut(const PackedRequest& request, int64_t most) const {
+  constexpr double kMostUserBytes = 256 << 20;  // or, of a larger request, as much as it has itself
+  const StackForm* form = FormOf(request);
+  const int64_t rows = form == nullptr ? -1 : Rows(request);
+  if (rows < 0 || most <= 0) return absl::InternalError("a request that can't be cut");
+  Cutter cutter(*form, request);
+  const absl::Status parsed = cutter.Parse();
+  if (!parsed.ok()) return parsed;
+  std::vector<PackedRequest> pieces;
+  if (cutter.UserBytes(rows, most) > std::max(kMostUserBytes, static_cast<double>(request.arena.NumElements()))) {
+    pieces.push_back(request);
+    return pieces;
+  }
+  for (int64_t first = 0; first < rows; first += most) {
+    absl::StatusOr<PackedRequest> piece = cutter.Run(first, std::min(most, rows - first));
+    if (!piece.ok()) return piece.status();
+    pieces.push_back(*std::move(piece));
+  }
+  return pieces;
 }
 
 }  // namespace tfctr

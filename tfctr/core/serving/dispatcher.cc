@@ -358,7 +358,8 @@ void Dispatcher::Complete(size_t number, const std::vector<Entry>& entries, int6
       if (entry.piece->failure.code == FailCode::kInternal) ++broken;
       if (!entry.piece->failure.ok()) {
         RemoveLocked(entry.call.get());
-        entry.call->broken_ = last[i] = true;
+        entry.call->broken_ = true;
+        last[i] = true;
       } else if (entry.call->broken_) {
         last[i] = false;  // whoever runs the piece that failed tells, maybe later than this
       }

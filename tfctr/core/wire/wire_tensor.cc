@@ -116,11 +116,15 @@ bool CountElements(WireTensor* tensor, std::string* got) {
       *got = tensor->Describe() + ", whose dimension " + std::to_string(d) + " is negative";
       return false;
     }
-    if (tensor->dims[d] == 0) empty = true;
+    if (tensor->dims[d] == 0) {
+      empty = true;
+      continue;
+    }
     overflow = __builtin_mul_overflow(product, static_cast<uint64_t>(tensor->dims[d]), &product) || overflow;
   }
-  constexpr uint64_t kMost = uint64_t{1} << 56;  // bytes still fit an int64
-  if (!empty && (overflow || product > kMost)) {
+  // Bytes still fit an int64. Without the dimensions of 0: TensorFlow refuses [2^40, 2^40, 0] as well.
+  constexpr uint64_t kMost = uint64_t{1} << 56;
+  if (overflow || product > kMost) {
     *got = tensor->Describe() + ", more values than any message holds";
     return false;
   }
