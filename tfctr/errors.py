@@ -84,6 +84,10 @@ class UnavailableError(_GivenUp):
     """What would answer is not there (yet, or any more): still loading, draining, closed."""
 
 
+class UnimplementedError(TfctrError):
+    """A part of a protocol that is not offered here."""
+
+
 class CancelledError(_GivenUp):
     """Whoever asked gave the request up."""
 

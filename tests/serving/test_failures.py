@@ -18,6 +18,7 @@ from tfctr.serving import failures
         ("CANCELLED", errors.CancelledError, 499),
         ("NOT_FOUND", errors.NotFoundError, 404),
         ("INTERNAL", errors.InternalError, 500),
+        ("UNIMPLEMENTED", errors.UnimplementedError, 501),
     ],
 )
 def test_there_and_back(code, kind, http):

@@ -192,6 +192,62 @@ def test_rows_that_know_of_each_other_are_not_batched(two):
         np.testing.assert_allclose(long.sum(), 1, rtol=1e-5)
 
 
+class Padded(tf.Module):
+    """What a row gives depends on the longest row of the batch: in its shape, or in its value."""
+
+    tags = tf.RaggedTensorSpec([None, None], tf.float32, ragged_rank=1)
+    words = tf.SparseTensorSpec([None, None], tf.float32)
+
+    @tf.function(input_signature=[tags])
+    def wide(self, tags):
+        return {"score": tags.to_tensor()}
+
+    @tf.function(input_signature=[tags])
+    def mean(self, tags):
+        return {"score": tf.reduce_mean(tags.to_tensor(), 1)}
+
+    @tf.function(input_signature=[words])
+    def sparse(self, words):
+        return {"score": tf.reduce_mean(tf.sparse.to_dense(words), 1)}
+
+    @tf.function(input_signature=[tags])
+    def sums(self, tags):
+        return {"score": tf.reduce_sum(tags, 1)}
+
+
+def test_rows_that_are_padded_to_the_longest_are_not_batched(tmp_path):
+    module = Padded()
+    signatures = {"serving_default": module.sums, "wide": module.wide, "mean": module.mean, "sparse": module.sparse}
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=signatures)
+    tfctr.convert(str(tmp_path / "model"), str(tmp_path / "bundle"))
+    with tfctr.SessionGroup(tmp_path / "bundle", tfctr.GroupOptions(batching=BATCHING)) as group:
+        told = group.describe()["signatures"]
+        assert told["serving_default"]["batching"], told["serving_default"]["batching_reason"]
+        for name, why in {"wide": "shape", "mean": "differs", "sparse": "differs"}.items():
+            assert not told[name]["batching"]
+            assert "'score'" in told[name]["batching_reason"] and why in told[name]["batching_reason"]
+        assert group.predict({"tags": [[1.0], [1.0, 2.0]]}, signature="wide")["score"].tolist() == [[1, 0], [1, 2]]
+
+
+def test_rows_of_a_request_are_limited(tmp_path):
+    """Those that it holds, and those that a dense_shape only claims."""
+    module = Padded()
+    signatures = {"serving_default": module.sums, "sparse": module.sparse}
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=signatures)
+    tfctr.convert(str(tmp_path / "model"), str(tmp_path / "bundle"))
+    with tfctr.SessionGroup(tmp_path / "bundle", tfctr.GroupOptions(max_request_rows=4)) as group:
+        assert len(group.predict({"tags": [[1.0]] * 4})["score"]) == 4
+        with pytest.raises(InputError, match=r"'tags' has 5 rows, the limit is 4 \(max_rows\)"):
+            group.predict({"tags": [[1.0]] * 5})
+        claims = tf.compat.v1.SparseTensorValue(np.array([[0, 0]]), np.ones(1, np.float32), np.array([2**40, 1]))
+        with pytest.raises(InputError, match=rf"'words' has {2**40} rows, the limit is 4"):
+            group.predict({"words": claims}, signature="sparse")
+        with pytest.raises(InputError, match="limit is 4"):
+            group.predict_async({"tags": [[1.0]] * 5}).result()
+    with pytest.raises(UsageError, match="max_request_rows is -1"):
+        tfctr.GroupOptions(max_request_rows=-1)
+
+
 def test_a_bad_request_does_not_fail_its_batch(group, session):
     good, bad = request_(3, 1), request_(3, 2) | {"ids": np.full((3, 1), 10**6)}
     want = session.predict(good)

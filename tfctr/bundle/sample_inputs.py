@@ -28,10 +28,12 @@ def generate(
     user_rows: int | None = None,
     user_inputs: Collection[str] | None = None,
     between: Callable[[], None] = lambda: None,
+    values_per_row: tuple[int, int] = (1, MAX_VALUES_PER_ROW),
 ) -> dict[str, Array]:
     """Arrays by input name for one signature. info: its entry under ``signatures``. rows: batch size (0 is legal).
 
     user_rows: rows of ``user_inputs`` (default: those that ``info["user"]`` declares), where they differ from ``rows``.
+    values_per_row: fewest and most values in a row of a sparse or ragged feature.
     between: called after each feature and input, for callers whose other threads want to run.
     """
     random = np.random.default_rng(seed)
@@ -46,7 +48,7 @@ def generate(
         parts = feature["parts"]
         if feature["kind"] == "dense":
             continue
-        counts = random.integers(1, MAX_VALUES_PER_ROW + 1, rows_of(parts["values"]))
+        counts = random.integers(values_per_row[0], values_per_row[1] + 1, rows_of(parts["values"]))
         values = entries[parts["values"]]
         made[parts["values"]] = _values(values, (int(counts.sum()), *_inner(values)), random)
         made |= _sparse(entries, parts, counts) if feature["kind"] == "sparse" else _ragged(entries, parts, counts)
@@ -58,7 +60,7 @@ def generate(
         if like is not None and like in made:
             made[name] = _weights(entry, len(made[like]), random)
         else:
-            made[name] = _dense(entry, rows_of(name), random)
+            made[name] = _dense(entry, rows_of(name), random, values_per_row)
         between()
     return {name: made[name] for name in entries}
 
@@ -85,10 +87,10 @@ def _ragged(entries: Mapping[str, Any], parts: Mapping[str, str], counts: Array)
     return made
 
 
-def _dense(entry: Mapping[str, Any], rows: int, random: np.random.Generator) -> Array:
+def _dense(entry: Mapping[str, Any], rows: int, random: np.random.Generator, lengths: tuple[int, int]) -> Array:
     domain = entry.get("domain") or {}
     if domain.get("kind") == "examples":
-        examples = [_example(domain["features"], random) for _ in range(rows)]
+        examples = [_example(domain["features"], random, lengths) for _ in range(rows)]
         shape = entry["shape"]
         return _objects(examples) if shape is None or len(shape) != 0 else _objects(examples[:1]).reshape(())
     shape = entry["shape"] if entry["shape"] is not None else [-1]
@@ -139,16 +141,16 @@ def _integers(low: int, high: int, size: tuple[int, ...], target: Any, random: n
     return random.integers(low, max(high, low + 1), size).astype(target)
 
 
-def _example(features: Sequence[Mapping[str, Any]], random: np.random.Generator) -> bytes:
+def _example(features: Sequence[Mapping[str, Any]], random: np.random.Generator, lengths: tuple[int, int]) -> bytes:
     from tensorflow.core.example import example_pb2
 
     example = example_pb2.Example()
     # Floats of any number may be the weights of some ids, of which there must be as many; which ids is not known here.
     weighted = any(f["kind"] != "dense" and f["dtype"] == "float32" for f in features)
-    shared = int(random.integers(1, MAX_VALUES_PER_ROW + 1))
+    shared = int(random.integers(lengths[0], lengths[1] + 1))
     for feature in features:
         count = int(np.prod([max(n, 1) for n in feature["shape"]])) if feature["kind"] == "dense" else None
-        drawn = shared if weighted else int(random.integers(1, MAX_VALUES_PER_ROW + 1))
+        drawn = shared if weighted else int(random.integers(lengths[0], lengths[1] + 1))
         length = count if count is not None else drawn
         values = _draw(feature["dtype"], feature.get("domain") or {}, (length,), random).tolist()
         target = example.features.feature[feature["key"]]

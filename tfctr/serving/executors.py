@@ -43,9 +43,10 @@ def load_executors(
     where: str,
     store_paths: Sequence[Path] | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    model: str = "",
 ) -> Executors:
     """manifest: of a bundle, None for a plain SavedModel. store_paths: where the files of its store lie; None: where
-    the manifest says. Errors: as ServingSession."""
+    the manifest says. model: how errors of requests begin; "": with ``where``. Errors: as ServingSession."""
     described: Mapping[str, Any] = {} if manifest is None else manifest["signatures"]
     files = [] if manifest is None else manifest["store"]["files"]
     paths = [folder / str(file["file"]) for file in files] if store_paths is None else store_paths
@@ -62,7 +63,7 @@ def load_executors(
         tower = towers.get(name) or _plain_tower(where, name, options, loader, paths)
         towers[name] = tower
         prepared[name] = loaded.prepare(
-            folder, definitions, tower.applied(described.get(name, {})), _load_options(where, name, options)
+            folder, definitions, tower.applied(described.get(name, {})), _load_options(where, name, options, model)
         )
     models = [loader.first]
     for number in range(1, options.executors):
@@ -178,7 +179,7 @@ def _names(
     return list(options.signatures)
 
 
-def _load_options(where: str, name: str, options: GroupOptions) -> loaded.LoadOptions:
+def _load_options(where: str, name: str, options: GroupOptions, model: str) -> loaded.LoadOptions:
     features = None if options.features is None else options.features.get(name)
     return loaded.LoadOptions(
         where=where,
@@ -192,6 +193,7 @@ def _load_options(where: str, name: str, options: GroupOptions) -> loaded.LoadOp
         engine=options.engine,
         fallback=options.fallback,
         table_memory=options.table_memory,
+        model=model,
     )
 
 

@@ -15,6 +15,7 @@ from tfctr.errors import (
     OverloadedError,
     TfctrError,
     UnavailableError,
+    UnimplementedError,
     UsageError,
 )
 
@@ -25,6 +26,7 @@ _CLASSES: dict[str, type[TfctrError]] = {
     "UNAVAILABLE": UnavailableError,
     "CANCELLED": CancelledError,
     "NOT_FOUND": NotFoundError,
+    "UNIMPLEMENTED": UnimplementedError,
     "INTERNAL": InternalError,
 }
 # Subclasses before their bases.
@@ -35,6 +37,7 @@ _CODES: tuple[tuple[type[TfctrError], str], ...] = (
     (UnavailableError, "UNAVAILABLE"),
     (CancelledError, "CANCELLED"),
     (NotFoundError, "NOT_FOUND"),
+    (UnimplementedError, "UNIMPLEMENTED"),
     (UsageError, "INVALID_ARGUMENT"),
     (TfctrError, "INTERNAL"),
 )

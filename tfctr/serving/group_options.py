@@ -42,8 +42,9 @@ class GroupOptions:
     the one with the least work done lately) or "round_robin". queue_limit: requests that may wait; one more is
     refused. batching: None: every request runs by itself. signatures: those to serve; None: all. setups: config and
     devices of each executor (``executor_config.executor_setups``), for several on one GPU. warm_up: False: executors
-    start cold. metrics: False: nothing is counted. The others: see :class:`tfctr.ServingSession`; features: for the
-    signature named there.
+    start cold. metrics: False: nothing is counted. max_request_rows: a request that has more rows, or claims to, is
+    refused; 0: any. model_name: what errors of requests call the model; "": by its path. The others: see
+    :class:`tfctr.ServingSession`; features: for the signature named there.
     """
 
     executors: int = 1
@@ -65,6 +66,8 @@ class GroupOptions:
     table_memory: str | None = None
     warm_up: bool = True
     metrics: bool = True
+    max_request_rows: int = 0
+    model_name: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.executors <= MAX_EXECUTORS:
@@ -75,6 +78,8 @@ class GroupOptions:
             raise UsageError(f"routing is {self.routing!r}, expected {' or '.join(ROUTING)}")
         if self.queue_limit < 1:
             raise UsageError(f"queue_limit is {self.queue_limit}, expected 1 or more")
+        if self.max_request_rows < 0:
+            raise UsageError(f"max_request_rows is {self.max_request_rows}, expected 0 or more")
         for name, given in (("cpu_sets", self.cpu_sets), ("setups", self.setups or ())):
             if given and len(given) != self.executors:
                 raise UsageError(f"{len(given)} {name} for {self.executors} executors, expected one for each")
@@ -95,6 +100,7 @@ class GroupOptions:
             "routing": self.routing,
             "cpu_sets": [list(one) for one in self.cpu_sets],
             "queue_limit": self.queue_limit,
+            "max_request_rows": self.max_request_rows,
             "batching": None if batching is None else dataclasses.asdict(batching),
             "runner_nice": 0,
             "metrics": self.metrics,

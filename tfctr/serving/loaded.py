@@ -30,7 +30,8 @@ _INTERNAL = ("__saved_model_init_op", "__saved_model_train_op")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """What a ServingSession was asked for (see there); where: the model, for messages."""
+    """What a ServingSession was asked for (see there); where: the model, for messages. model: how errors of
+    requests begin; "": with ``where``."""
 
     where: str
     signature: str
@@ -43,6 +44,7 @@ class LoadOptions:
     engine: str | None
     fallback: bool
     table_memory: str | None = None
+    model: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -191,8 +193,9 @@ def prepare(
         outputs = read_signature(definitions[packed_name]).outputs
     like = {entry["name"]: (entry.get("domain") or {}).get("like") for entry in described.get("inputs", ())}
     like |= {entry["parts"]["values"]: entry["like"] for entry in given if entry.get("like")}
+    begin = options.model or f"model '{where}'"
     description = feature_map.describe(
-        f"model '{where}', signature '{options.signature}'",
+        f"{begin}, signature '{options.signature}'",
         info,
         features,
         packed,

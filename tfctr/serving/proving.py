@@ -1,12 +1,14 @@
 """Whether requests of a signature may run together: shown by running it, when a version is loaded.
 
-Rows of two requests are put together by hand, run, and compared with what each gave alone. A model whose rows know of
-each other (a softmax over the batch, batch statistics, a sort) fails that and runs every request by itself.
+Two requests, with other numbers of rows and with rows of other lengths, are put together, run and taken apart as those
+in the queue are, and compared with what each gives alone, shapes included. A model whose rows know of each other (a
+softmax over the batch, batch statistics, a sort, padding to the longest row) fails that and runs every request by
+itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,12 @@ import tensorflow as tf
 from tfctr.bundle import sample_inputs
 from tfctr.errors import InputError
 from tfctr.serving import turns
+from tfctr.serving.failures import stage_of
 from tfctr.serving.signature_handle import SignatureHandle
 
 Array = npt.NDArray[Any]
-Request = Mapping[str, Array]
 SIZES = ((1, 4), (3, 2))  # rows of the two requests
+LENGTHS = ((1, 1), (2, 3))  # values in each row of their sparse and ragged features: from, to
 # Engines choose other kernels for other batch sizes: relative and absolute difference by size of the number.
 _TOLERANCE = {2: (2e-2, 2e-2), 4: (1e-3, 1e-5), 8: (1e-6, 1e-9)}
 
@@ -39,73 +42,37 @@ def why_not(handle: SignatureHandle) -> str:
     info = sample_info(handle)
     try:
         for number, sizes in enumerate(SIZES):
-            parts = [
-                sample_inputs.generate(info, rows, 17 + number * 2 + k, between=turns.give)
-                for k, rows in enumerate(sizes)
-            ]
-            reason = _differs(handle, parts, sizes, joined(handle, parts))
+            reason = _differs(handle, _requests(info, sizes, 17 + number * 2), sizes)
             if reason:
                 return reason
         if handle.row_to_user is not None:
             return _users_differ(handle, info)
     except InputError as error:
+        if stage_of(error) == "batch":
+            return str(error)
         return f"it could not be shown with generated requests: {error}"
     return ""
 
 
-def joined(handle: SignatureHandle, parts: list[dict[str, Array]]) -> dict[str, Array]:
-    """One request with the rows of all."""
-    made: dict[str, Array] = {}
-    for feature in handle.features:
-        turns.give()
-        names = feature.parts
-        made[names["values"]] = np.concatenate([one[names["values"]] for one in parts])
-        if feature.kind == "ragged":
-            for name in feature.row_splits():
-                made[name] = _row_splits([one[name] for one in parts])
-        else:
-            made |= _sparse(names["indices"], names["dense_shape"], parts)
-    for one in handle.inputs:
-        if one.name in made:
-            continue
-        values = [part[one.name] for part in parts]
-        if one.shape is not None and (not one.shape or one.shape[0] >= 0):
-            made[one.name] = values[0]  # has no rows: the same in all requests of a batch
-            for part in parts:
-                part[one.name] = values[0]
-        else:
-            made[one.name] = np.concatenate(values)
-    return made
-
-
-def _row_splits(parts: list[Array]) -> Array:
-    made, last = [parts[0]], parts[0][-1]
-    for one in parts[1:]:
-        made.append(one[1:] + last)
-        last = made[-1][-1] if len(made[-1]) else last
-    return np.concatenate(made)
-
-
-def _sparse(indices: str, shape: str, parts: list[dict[str, Array]]) -> dict[str, Array]:
-    rows, made = 0, []
-    for part in parts:
-        moved = part[indices].copy()
-        moved[:, 0] += rows
-        rows += int(part[shape][0])
-        made.append(moved)
-    inner = np.max([part[shape][1:] for part in parts], axis=0)
-    return {indices: np.concatenate(made), shape: np.concatenate([[rows], inner]).astype(np.int64)}
+def _requests(
+    info: Mapping[str, Any],
+    sizes: Sequence[int],
+    seed: int,
+    user_rows: int | None = None,
+    users: Collection[str] | None = None,
+) -> list[dict[str, Array]]:
+    """Two requests of so many rows. Which of them has the longer rows depends on the seed."""
+    lengths = LENGTHS if seed % 4 < 2 else LENGTHS[::-1]
+    return [
+        sample_inputs.generate(info, rows, seed + k, user_rows, users, turns.give, lengths[k])
+        for k, rows in enumerate(sizes)
+    ]
 
 
 def _users_differ(handle: SignatureHandle, info: Mapping[str, Any]) -> str:
     """The same for requests of one user each, whose rows are told apart by ``row_to_user``."""
-    assert handle.row_to_user is not None
-    users = user_inputs(handle)
-    sizes = SIZES[1]
-    parts = [sample_inputs.generate(info, rows, 31 + k, 1, users, turns.give) for k, rows in enumerate(sizes)]
-    together = joined(handle, parts)
-    together[handle.row_to_user] = np.repeat(np.arange(len(sizes)), sizes)
-    reason = _differs(handle, parts, sizes, together)
+    parts = _requests(info, SIZES[1], 31, 1, user_inputs(handle))
+    reason = _differs(handle, parts, SIZES[1])
     return f"with user rows: {reason}" if reason else ""
 
 
@@ -117,30 +84,42 @@ def user_inputs(handle: SignatureHandle) -> Collection[str]:
     return of_features | {i.name for i in handle.inputs if i.name in names and i.name not in in_features}
 
 
-def _differs(handle: SignatureHandle, parts: list[dict[str, Array]], sizes: tuple[int, ...], whole: Request) -> str:
+def _differs(handle: SignatureHandle, parts: list[dict[str, Array]], sizes: tuple[int, ...]) -> str:
+    _share_constants(handle, parts)
     apart = [handle.run_on(0, part) for part in parts]
-    together = handle.run_on(0, whole)
-    for name, value in together.items():
-        turns.give()
-        start = 0
-        for alone, rows in zip(apart, sizes, strict=True):
-            reason = _unlike(value, alone[name], start, rows, sum(sizes))
+    together = handle.run_together(0, parts)
+    for own, shared, rows in zip(apart, together, sizes, strict=True):
+        for name, value in shared.items():
+            turns.give()
+            reason = _unlike(value, own[name], rows)
             if reason:
                 return f"output {name!r} {reason}"
-            start += rows
     return ""
 
 
-def _unlike(whole: Any, alone: Any, start: int, rows: int, all_rows: int) -> str:
-    if not isinstance(whole, np.ndarray):
-        whole, alone = _as_rows(whole), _as_rows(alone)
-        if whole[start : start + rows] != alone:
+def _share_constants(handle: SignatureHandle, parts: list[dict[str, Array]]) -> None:
+    """What has no rows is the same in all requests of a batch."""
+    in_features = {part for feature in handle.features for part in feature.parts.values()}
+    for one in handle.inputs:
+        if one.name not in in_features and one.shape is not None and (not one.shape or one.shape[0] >= 0):
+            for part in parts:
+                part[one.name] = parts[0][one.name]
+
+
+def _unlike(shared: Any, alone: Any, rows: int) -> str:
+    """How an output of ``rows`` rows that ran with others differs from the same that ran alone."""
+    if not isinstance(shared, np.ndarray):
+        if _as_rows(shared) != _as_rows(alone):
             return "differs between rows that run together and apart"
-        return ""
-    if whole.ndim == 0 or len(whole) != all_rows or len(alone) != rows:
-        return f"has the shape {list(whole.shape)} for {all_rows} rows"
-    part = whole[start : start + rows]
-    if part.shape != alone.shape or not _equal(part, alone):
+        shapes = [list(np.asarray(getattr(one, "dense_shape", ()))) for one in (shared, alone)]
+    else:
+        if alone.ndim == 0 or len(alone) != rows:
+            return f"has the shape {list(alone.shape)} for {rows} rows"
+        shapes = [list(shared.shape), list(alone.shape)]
+    if shapes[0] != shapes[1]:
+        together, apart = ([int(size) for size in shape] for shape in shapes)
+        return f"has the shape {together} where its rows run with others, {apart} where they run alone"
+    if isinstance(shared, np.ndarray) and not _equal(shared, alone):
         return "differs between rows that run together and apart"
     return ""
 

@@ -90,6 +90,15 @@ class SignatureHandle:
         except library.native().ServeFailed as failure:
             raise error_of(failure) from None
 
+    def run_together(self, executor: int, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Puts requests together, runs them and takes the outputs apart, as a batch of the queue would be: for proofs.
+        InputError with the stage "batch" where they, or their outputs, can't be."""
+        try:
+            answers = self.native.run_together(executor, requests)
+        except library.native().ServeFailed as failure:
+            raise error_of(failure) from None
+        return [self.assembled(one) for one in answers]
+
     def assembled(self, outputs: dict[str, Any]) -> dict[str, Any]:
         """Outputs by name from the fetched tensors."""
         return outputs if self.dense_only else feature_map.assemble(self.outputs, outputs)

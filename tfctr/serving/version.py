@@ -67,7 +67,8 @@ class ServedVersion:
         found = self.signatures.get(name)
         if found is None:
             there = ", ".join(self.signatures)
-            raise NotFoundError(f"{self.folder}: no signature {name!r}; there is: {there}")
+            model = _model(self.options, self.number) or self.folder
+            raise NotFoundError(f"{model}: no signature {name!r}; there is: {there}")
         return found
 
     def describe(self) -> dict[str, Any]:
@@ -162,7 +163,8 @@ def load_version(
             manifest = reader.open_bundle(path).manifest
         elif manifest is None and (path / naming.STORE_FOLDER).is_dir():
             raise CorruptFileError(f"{path}: has a bundle's {naming.STORE_FOLDER}, but no {naming.MANIFEST}")
-        executors = load_executors(path, manifest, options, str(path), store_paths, tell)
+        model = _model(options, number)
+        executors = load_executors(path, manifest, options, str(path), store_paths, tell, model)
         group = _group(executors, options, str(path))
         try:
             handles = _signatures(group, executors, manifest, options, str(path), tell)
@@ -181,6 +183,11 @@ def load_version(
             raise
     seconds = round(time.perf_counter() - start, 3)
     return ServedVersion(number, path, manifest, options, executors, group, handles, warm, seconds)
+
+
+def _model(options: GroupOptions, number: int) -> str:
+    """What requests know the version by; "" where it has no name."""
+    return f"model '{options.model_name}' version {number}" if options.model_name else ""
 
 
 def _group(executors: Executors, options: GroupOptions, where: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfctr.errors import UsageError
-from tfctr.serving.server import config, config_check, model_config
+from tfctr.serving.server import config, config_check, model_config, models
 from tfctr.serving.server.limits import Limits
 from tfctr.serving.server.tls import TlsOptions
 
@@ -63,6 +63,7 @@ def test_every_option_of_a_file_arrives(tmp_path):
     assert made.server.grpc_port == 0 and made.server.http_port is None and made.server.admin_port == 8502
     assert made.server.default_deadline_ms == 50 and made.server.drain_seconds == 5
     assert made.limits == Limits(max_rows=7, max_concurrent=3)
+    assert [one.options.max_request_rows for one in models.specs(made)] == [7, 7]
     assert made.tls == TlsOptions(str(tmp_path / "c.pem"), "/k.pem")
     assert config.read_token(made.tokens.serving_file) == "secret-token"
     assert made.logs.file == str(tmp_path / "log.jsonl") and made.logs.slow_ms == 20 and not made.metrics.enabled

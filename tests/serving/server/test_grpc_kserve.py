@@ -221,8 +221,29 @@ def test_shared_memory_traces_and_log_settings_are_not_there(client):
         assert "UNIMPLEMENTED" in caught.value.status()
 
 
-def test_an_input_in_shared_memory(client):
+@pytest.mark.parametrize("others", [{}, {"price": request(1)["price"]}])
+def test_an_input_in_shared_memory(client, others):
+    """Alone, and beside inputs whose values are in the request."""
     one = triton.InferInput("items", [1, 2], "INT64")
     one.set_shared_memory("region", 16)
-    with pytest.raises(InferenceServerException, match="INVALID_ARGUMENT|shared memory"):
-        client.infer(MODEL, [one, *inputs_of({"price": request(1)["price"]})], client_timeout=WAIT)
+    with pytest.raises(InferenceServerException, match="input 'items': got a region of shared memory") as caught:
+        client.infer(MODEL, [*inputs_of(others), one], client_timeout=WAIT)
+    assert "UNIMPLEMENTED" in caught.value.status()
+
+
+def test_outputs_as_classes_or_in_shared_memory(client):
+    placed = triton.InferRequestedOutput("score")
+    placed.set_shared_memory("region", 16)
+    for wanted in (placed, triton.InferRequestedOutput("score", class_count=2)):
+        with pytest.raises(InferenceServerException, match="output 'score': the parameter .* not supported") as caught:
+            client.infer(MODEL, inputs_of(request(2)), outputs=[wanted], client_timeout=WAIT)
+        assert "UNIMPLEMENTED" in caught.value.status()
+
+
+def test_errors_call_the_model_by_name_and_version(client):
+    arrays = request(2)
+    arrays["prise"] = arrays.pop("price")
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer(MODEL, inputs_of(arrays), model_version="1", client_timeout=WAIT)
+    assert caught.value.message().startswith(f"model '{MODEL}' version 1, signature 'serving_default': ")
+    assert "'prise'" in caught.value.message() and "/" not in caught.value.message()

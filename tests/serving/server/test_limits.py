@@ -1,5 +1,7 @@
 """Limits, the gate, and tokens."""
 
+import dataclasses
+import re
 import threading
 
 import pytest
@@ -13,6 +15,17 @@ from tfctr.serving.server.limits import Gate, Limits
 def test_a_limit_is_a_positive_whole_number(value):
     with pytest.raises(UsageError, match="max_rows"):
         Limits(max_rows=value)
+
+
+def test_defaults_are_those_of_the_documentation(repo_root):
+    table = (repo_root / "docs/protocols.md").read_text().split("### Limits")[1].split("### ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table, re.M))
+    units = {"MiB": 1 << 20, "KiB": 1 << 10}
+    told = {}
+    for name, text in rows.items():
+        number, _, unit = text.replace(",", "").partition(" ")
+        told[name] = int(number) * units.get(unit, 1)
+    assert told == dataclasses.asdict(Limits())
 
 
 def test_the_gate_is_exact_with_many_threads():

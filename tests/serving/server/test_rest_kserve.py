@@ -136,9 +136,22 @@ def test_shared_memory_is_unimplemented(client, http_server):
         assert caught.value.status() == "501"
     region = triton.InferInput("x", [1], "FP32")
     region.set_shared_memory("r", 4)
-    with pytest.raises(InferenceServerException, match="shared memory is not supported"):
+    with pytest.raises(InferenceServerException, match="input 'x': .*shared memory is not supported"):
         client.infer("ranker", [region])
     assert get(http_server, "/v2/trace/setting").status == 501
+
+
+def test_classification_is_unimplemented(client):
+    wanted = triton.InferRequestedOutput("score", class_count=2)
+    with pytest.raises(InferenceServerException, match="output 'score': the classification extension") as caught:
+        client.infer("ranker", inputs(**request()), outputs=[wanted])
+    assert caught.value.status() == "501"
+
+
+def test_errors_call_the_model_by_name_and_version(client):
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer("ranker", inputs(prise=np.zeros(1, np.float32)), model_version="1")
+    assert "model 'ranker' version 1, signature 'serving_default': " in caught.value.message()
 
 
 def test_load_and_unload_need_the_admin_port(client):

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -242,7 +243,11 @@ PackedRequest PackValues(const SignaturePlan& plan, std::vector<PartValue>* valu
   return packed;
 }
 
-std::string DescribeRows(const SignaturePlan& plan, const PackedRequest& request) {
+namespace {
+
+// Calls `f(rows, name, once)` for everything in the request that has rows, or claims to; once: rows of users.
+void ForEachRows(const SignaturePlan& plan, const PackedRequest& request,
+                 const std::function<void(int64_t, const std::string&, bool)>& f) {
   const Form& form = request.split ? *plan.split : plan.plain;
   std::vector<PackedInput> inputs;
   std::string error;
@@ -250,42 +255,56 @@ std::string DescribeRows(const SignaturePlan& plan, const PackedRequest& request
           form.element_bytes.data(), form.element_bytes.size(), static_cast<const int64_t*>(request.shapes.data()),
           static_cast<size_t>(request.shapes.NumElements()), static_cast<uint64_t>(request.arena.NumElements()),
           static_cast<uint64_t>(request.strings.NumElements()), &inputs, &error)) {
-    return "";
+    return;
   }
   const char* arena = static_cast<const char*>(request.arena.data());
-  std::vector<std::pair<int64_t, std::vector<std::string>>> groups;  // rows -> who has them
-  const auto add = [&](int64_t rows, const std::string& name) {
-    for (auto& group : groups) {
-      if (group.first == rows) return group.second.push_back(name);
-    }
-    groups.push_back({rows, {name}});
-  };
   std::vector<int> place(plan.parts.size(), -1);  // of each part in the form
   for (size_t i = 0; i < form.parts.size(); ++i) {
     const int number = form.parts[i];
     const Part& part = plan.parts[static_cast<size_t>(number)];
     place[static_cast<size_t>(number)] = static_cast<int>(i);
     if (std::find(request.absent.begin(), request.absent.end(), number) != request.absent.end()) continue;
-    if (request.split && part.once) continue;  // has another number of rows by right
-    if (part.feature < 0 && part.rank_known && !part.dims.empty() && part.dims[0] < 0)
-      add(inputs[i].dims[0], part.name);
+    if (part.feature < 0 && part.rank_known && !part.dims.empty() && part.dims[0] < 0) {
+      f(inputs[i].dims[0], part.name, request.split && part.once);
+    }
   }
   const auto input_of = [&](int part) -> const PackedInput& {
     return inputs[static_cast<size_t>(place[static_cast<size_t>(part)])];
   };
   for (const Feature& feature : plan.features) {
-    if (request.split && plan.parts[static_cast<size_t>(feature.values)].once) continue;
+    const bool once = request.split && plan.parts[static_cast<size_t>(feature.values)].once;
     if (feature.kind == Feature::Kind::kRagged) {
-      add(input_of(feature.row_splits[0]).elements - 1, feature.name);
+      f(input_of(feature.row_splits[0]).elements - 1, feature.name, once);
       continue;
     }
     const PackedInput& shape = input_of(feature.dense_shape);
     int64_t rows = 0;
     if (shape.element_bytes == sizeof(rows) && shape.elements > 0) {
       std::memcpy(&rows, arena + shape.offset, sizeof(rows));
-      add(rows, feature.name);
+      f(rows, feature.name, once);
     }
   }
+}
+
+}  // namespace
+
+std::pair<int64_t, std::string> MostRows(const SignaturePlan& plan, const PackedRequest& request) {
+  std::pair<int64_t, std::string> most{0, ""};
+  ForEachRows(plan, request, [&](int64_t rows, const std::string& name, bool) {
+    if (rows > most.first) most = {rows, name};
+  });
+  return most;
+}
+
+std::string DescribeRows(const SignaturePlan& plan, const PackedRequest& request) {
+  std::vector<std::pair<int64_t, std::vector<std::string>>> groups;  // rows -> who has them
+  ForEachRows(plan, request, [&](int64_t rows, const std::string& name, bool once) {
+    if (once) return;  // has another number of rows by right
+    for (auto& group : groups) {
+      if (group.first == rows) return group.second.push_back(name);
+    }
+    groups.push_back({rows, {name}});
+  });
   if (groups.size() < 2) return "";
   std::string text = "the inputs have different numbers of rows: ";
   for (size_t g = 0; g < groups.size(); ++g) {

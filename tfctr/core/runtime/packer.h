@@ -7,7 +7,9 @@
 #ifndef TFCTR_CORE_RUNTIME_PACKER_H_
 #define TFCTR_CORE_RUNTIME_PACKER_H_
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pybind11/pybind11.h"
@@ -44,6 +46,9 @@ void SplitRectangle(const SignaturePlan& plan, const Feature& feature, std::vect
 
 // Checks that the parts of a feature agree with each other (as many indices as values ...). Throws Mismatch.
 void CheckFeature(const SignaturePlan& plan, const Feature& feature, const std::vector<PartValue>& values);
+
+// The largest number of rows that an input or feature has, or claims to have (dense_shape), and its name.
+std::pair<int64_t, std::string> MostRows(const SignaturePlan& plan, const PackedRequest& request);
 
 // For the message of a failed run: which inputs have how many rows, when they are not all the same; "" otherwise.
 std::string DescribeRows(const SignaturePlan& plan, const PackedRequest& request);

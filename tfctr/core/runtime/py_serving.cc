@@ -250,11 +250,14 @@ std::unique_ptr<PyReply> Serve(const PySignature& self, const std::string& proto
   return std::make_unique<PyReply>(PyReply{std::move(message.body), message.timing});
 }
 
-py::dict RunOn(const PySignature& self, int executor, const py::dict& inputs) {
+void CheckExecutor(const PySignature& self, int executor) {
   const int executors = static_cast<int>(self.core->group->models().size());
-  if (executor < 0 || executor >= executors) {
-    throw py::index_error("there is no executor " + std::to_string(executor) + " among " + std::to_string(executors));
-  }
+  if (executor >= 0 && executor < executors) return;
+  throw py::index_error("there is no executor " + std::to_string(executor) + " among " + std::to_string(executors));
+}
+
+py::dict RunOn(const PySignature& self, int executor, const py::dict& inputs) {
+  CheckExecutor(self, executor);
   Answer answer;
   try {
     const PackedRequest request = Pack(self.signature->plan(), inputs);
@@ -265,6 +268,24 @@ py::dict RunOn(const PySignature& self, int executor, const py::dict& inputs) {
   }
   if (!answer.failure.ok()) RaiseServeFailed(answer.failure);
   return OutputsDict(self, std::move(answer.outputs), {});
+}
+
+py::list RunTogether(const PySignature& self, int executor, const std::vector<py::dict>& inputs) {
+  CheckExecutor(self, executor);
+  std::vector<std::vector<tensorflow::Tensor>> outputs;
+  Failure failure;
+  try {
+    std::vector<PackedRequest> requests;
+    for (const py::dict& one : inputs) requests.push_back(Pack(self.signature->plan(), one));
+    const py::gil_scoped_release released;
+    failure = self.core->group->RunTogether(executor, *self.signature, requests, &outputs);
+  } catch (const BadRequest& error) {
+    failure = {FailCode::kInvalidArgument, Stage::kPack, error.what()};
+  }
+  if (!failure.ok()) RaiseServeFailed(failure);
+  py::list result;
+  for (auto& one : outputs) result.append(OutputsDict(self, std::move(one), {}));
+  return result;
 }
 
 std::shared_ptr<GroupCore> MakeGroup(const std::vector<ModelHandle*>& handles, const py::dict& given) {
@@ -382,12 +403,17 @@ void BindServing(py::module_& module) {
       .def("serve", &Serve, py::arg("protocol"), py::arg("body"), py::arg("call"),
            "Bytes of a request message ('tfs': PredictRequest, 'kserve': ModelInferRequest) -> Reply.")
       .def("run_on", &RunOn, py::arg("executor"), py::arg("inputs"),
-           "Runs on this executor, past the queue, on a low-priority thread: warm-up and proofs.");
+           "Runs on this executor, past the queue, on a low-priority thread: warm-up and proofs.")
+      .def(
+          "run_together", &RunTogether, py::arg("executor"), py::arg("inputs"),
+          "list of dicts of inputs -> list of dicts of outputs: put together, run and taken apart as a batch, past the "
+          "queue. INVALID_ARGUMENT in stage batch where they, or their outputs, can't be.");
 
   py::class_<GroupCore, std::shared_ptr<GroupCore>>(module, "Group", "The executors of one version behind one queue.")
       .def(py::init(&MakeGroup), py::arg("models"), py::arg("options") = py::dict(),
-           "models: one per executor. options: routing, cpu_sets, queue_limit, batching, runner_nice, metrics. Raises "
-           "ValueError.")
+           "models: one per executor. options: routing, cpu_sets, queue_limit, max_request_rows (0: any), batching, "
+           "runner_nice, "
+           "metrics. Raises ValueError.")
       .def("signature", &AddSignature, py::arg("name"), py::arg("description"), py::arg("batchable") = false,
            py::arg("max_rows") = 0,
            "description: as Predictor's. batchable: whether requests may share runs, if the group batches; ServeFailed "

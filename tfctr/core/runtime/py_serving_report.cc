@@ -95,6 +95,9 @@ GroupOptions ReadGroupOptions(const py::dict& given) {
     } else if (name == "queue_limit") {
       options.dispatch.queue_limit = value.cast<int64_t>();
       if (options.dispatch.queue_limit < 0) throw py::value_error("queue_limit is negative");
+    } else if (name == "max_request_rows") {
+      options.max_request_rows = value.cast<int64_t>();
+      if (options.max_request_rows < 0) throw py::value_error("max_request_rows is negative");
     } else if (name == "runner_nice") {
       options.dispatch.runner_nice = value.cast<int>();
     } else if (name == "metrics") {

@@ -12,6 +12,7 @@ Failure FailureOf(const absl::Status& status, Stage stage) {
   if (absl::IsInvalidArgument(status)) code = FailCode::kInvalidArgument;
   if (absl::IsResourceExhausted(status)) code = FailCode::kResourceExhausted;
   if (absl::IsNotFound(status)) code = FailCode::kNotFound;
+  if (absl::IsUnimplemented(status)) code = FailCode::kUnimplemented;
   return {code, stage, std::string(status.message())};
 }
 

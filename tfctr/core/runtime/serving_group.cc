@@ -39,12 +39,16 @@ struct RequestPiece : Piece {
 RequestPiece& AsRequest(Piece* piece) { return *static_cast<RequestPiece*>(piece); }
 
 Failure RunFailure(const SignatureRunner& runner, const absl::Status& status, const PackedRequest& request) {
-  const FailCode code = IsAboutInput(status) ? FailCode::kInvalidArgument : FailCode::kInternal;
+  const FailCode code = IsAboutInput(status)                ? FailCode::kInvalidArgument
+                        : absl::IsResourceExhausted(status) ? FailCode::kResourceExhausted
+                                                            : FailCode::kInternal;
   return {code, Stage::kRun, runner.FailureText(status, request)};
 }
 
 Answer CutFailed(const absl::Status& status) {
-  const FailCode code = absl::IsInvalidArgument(status) ? FailCode::kInvalidArgument : FailCode::kInternal;
+  const FailCode code = absl::IsInvalidArgument(status)     ? FailCode::kInvalidArgument
+                        : absl::IsResourceExhausted(status) ? FailCode::kResourceExhausted
+                                                            : FailCode::kInternal;
   return {{code, Stage::kPack, std::string(status.message())}, {}, {}};
 }
 
@@ -102,6 +106,7 @@ std::unique_ptr<ServingGroup> ServingGroup::Make(std::vector<std::shared_ptr<con
   dispatch.executors = static_cast<int>(group->models_.size());
   if (!options.batching) dispatch.policy.max_batch_rows = 0;
   group->max_batch_rows_ = dispatch.policy.max_batch_rows;
+  group->max_request_rows_ = options.max_request_rows;
   for (size_t i = 0; i < dispatch.cpu_sets.size() && i < group->models_.size(); ++i) {
     const absl::Status pinned = group->models_[i]->Pin(dispatch.cpu_sets[i]);
     if (pinned.ok()) continue;
@@ -140,6 +145,14 @@ absl::StatusOr<std::vector<std::unique_ptr<Piece>>> ServingGroup::Cut(const Grou
     pieces.push_back(std::move(piece));
     return &AsRequest(pieces.back().get());
   };
+  if (max_request_rows_ > 0) {
+    const auto [rows, name] = MostRows(signature.plan(), request);
+    if (rows > max_request_rows_) {
+      return absl::InvalidArgumentError(signature.plan().context + ": input '" + name + "' has " +
+                                        std::to_string(rows) + " rows, the limit is " +
+                                        std::to_string(max_request_rows_) + " (max_rows)");
+    }
+  }
   RequestInfo info;
   if (signature.batch().has_value()) info = signature.batch()->Inspect(request);
   if (!signature.batchable() || info.rows < 0) {
@@ -161,14 +174,13 @@ absl::StatusOr<std::vector<std::unique_ptr<Piece>>> ServingGroup::Cut(const Grou
                                       " rows; at most " + std::to_string(limit * kMaxPieces) +
                                       " are served, in runs of " + std::to_string(limit));
   }
-  for (int64_t first = 0; first < info.rows; first += limit) {
-    const int64_t rows = std::min(limit, info.rows - first);
-    absl::StatusOr<PackedRequest> part = signature.batch()->Slice(request, first, rows);
-    if (!part.ok()) return part.status();
-    RequestPiece* piece = add(*std::move(part));
-    piece->rows = rows;
-    piece->max_rows = limit;
+  absl::StatusOr<std::vector<PackedRequest>> parts = signature.batch()->Cut(request, limit);
+  if (!parts.ok()) return parts.status();
+  for (PackedRequest& part : *parts) {
+    RequestPiece* piece = add(std::move(part));
     const RequestInfo cut = signature.batch()->Inspect(piece->request);
+    piece->rows = std::max<int64_t>(0, cut.rows);
+    piece->max_rows = limit;
     piece->lane = cut.rows < 0 ? 0 : signature.Lane(cut.key);
   }
   return pieces;
@@ -248,6 +260,34 @@ Answer ServingGroup::RunOn(int executor, const GroupSignature& signature, const 
   return answer;
 }
 
+Failure ServingGroup::RunTogether(int executor, const GroupSignature& signature,
+                                  const std::vector<PackedRequest>& requests,
+                                  std::vector<std::vector<tensorflow::Tensor>>* outputs) {
+  const auto refused = [&](std::string_view why) -> Failure {
+    return {FailCode::kInvalidArgument, Stage::kBatch, signature.plan().context + ": " + std::string(why)};
+  };
+  if (!signature.batch().has_value() || requests.empty()) return refused("requests can't be put together");
+  const BatchPlan& plan = *signature.batch();
+  std::vector<RequestInfo> infos;
+  std::vector<const PackedRequest*> pointers;
+  std::vector<int64_t> rows;
+  for (const PackedRequest& request : requests) {
+    infos.push_back(plan.Inspect(request));
+    if (!infos.back().why.empty()) return refused(infos.back().why);
+    if (!BatchPlan::Fits(infos[0], infos.back())) return refused("the requests do not go together");
+    pointers.push_back(&request);
+    rows.push_back(infos.back().rows);
+  }
+  const absl::StatusOr<PackedRequest> whole = plan.Concat(pointers);
+  if (!whole.ok()) return refused(whole.status().message());
+  Answer answer = RunOn(executor, signature, *whole);
+  if (!answer.failure.ok()) return answer.failure;
+  auto parts = plan.SplitOutputs(answer.outputs, rows);
+  if (!parts.ok()) return refused(parts.status().message());
+  *outputs = *std::move(parts);
+  return {};
+}
+
 void ServingGroup::Count(const Timing& timing, FailCode code) {
   using Time = GroupMetrics::Time;
   metrics_.AddRequest(code);
@@ -308,7 +348,8 @@ Runner::Outcome ServingGroup::Run(int executor, const std::vector<Piece*>& piece
   if (!batch.ok()) return Outcome::kApart;
   std::vector<tensorflow::Tensor> outputs;
   const absl::Status status = RunRecorded(&runner, *batch, pieces, &outputs);
-  if (IsAboutInput(status)) return Outcome::kApart;
+  // One request may claim a tensor that memory does not suffice for; the others do not.
+  if (IsAboutInput(status) || absl::IsResourceExhausted(status)) return Outcome::kApart;
   if (!status.ok()) {
     FailAll(pieces, FailCode::kInternal, Stage::kRun, runner.FailureText(status, *batch));
     return Outcome::kDone;

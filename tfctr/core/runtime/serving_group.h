@@ -35,6 +35,7 @@ struct GroupOptions {
   DispatcherOptions dispatch;  // executors: as many as models
   bool batching = false;
   bool metrics = true;
+  int64_t max_request_rows = 0;  // 0: any
 };
 
 // Nanoseconds of a request; the stages add up to `total`, except lookup and dense, which are inside `run`.
@@ -112,6 +113,10 @@ class ServingGroup : public Runner {
   // Runs it on this executor, past the queue, on a thread of its own with low priority.
   Answer RunOn(int executor, const GroupSignature& signature, const PackedRequest& request);
 
+  // Runs these as one request there, as a batch would be run, and gives each its own outputs; they must go together.
+  Failure RunTogether(int executor, const GroupSignature& signature, const std::vector<PackedRequest>& requests,
+                      std::vector<std::vector<tensorflow::Tensor>>* outputs);
+
   // Counts a request that has ended: its code, its time, and the time of its stages if it was answered.
   void Count(const Timing& timing, FailCode code);
 
@@ -134,6 +139,7 @@ class ServingGroup : public Runner {
 
   std::vector<std::shared_ptr<const Model>> models_;
   int64_t max_batch_rows_ = 0;  // 0: no batching
+  int64_t max_request_rows_ = 0;
   SteadyClock clock_;
   GroupMetrics metrics_;
   std::mutex mutex_;

@@ -16,6 +16,12 @@ namespace tfctr {
 
 namespace {
 
+// A part of the protocol that is not offered.
+class NotOffered : public BadRequest {
+ public:
+  NotOffered(const SignaturePlan& plan, const std::string& what) : BadRequest(plan.context + ": " + what) {}
+};
+
 class WireReader {
  public:
   WireReader(const SignaturePlan& plan, WireRequest* request)
@@ -150,6 +156,12 @@ void WireReader::ReadInfer(std::string_view body) {
   std::string error;
   if (!ParseInferRequest(body, /*with_inputs=*/true, &view, &error)) Fail(plan_, error);
   request_.id = std::string(view.id);
+  if (view.shared_memory >= 0) {
+    const std::string name = ShownText(view.inputs[static_cast<size_t>(view.shared_memory)].name);
+    throw NotOffered(plan_, "input " + name +
+                                ": got a region of shared memory, which is not supported here; send the data in the "
+                                "request");
+  }
   for (size_t i = 0; i < view.inputs.size(); ++i) {
     int& slot = slots_[EntryOf(view.inputs[i].name)];
     if (slot >= 0) Fail(plan_, "input " + ShownText(view.inputs[i].name) + " is given twice");
@@ -165,8 +177,12 @@ void WireReader::ReadInfer(std::string_view body) {
     AskFor(output.name);
     for (const ParameterView& parameter : output.parameters) {
       if (parameter.name == "binary_data" || (parameter.name == "classification" && parameter.number == 0)) continue;
-      Fail(plan_, "output " + ShownText(output.name) + ": the parameter " + ShownText(parameter.name) +
-                      " is not offered here");
+      const std::string text = "output " + ShownText(output.name) + ": the parameter " + ShownText(parameter.name) +
+                               " is not supported here";
+      if (parameter.name == "classification" || parameter.name.substr(0, 13) == "shared_memory") {
+        throw NotOffered(plan_, text);
+      }
+      Fail(plan_, text);
     }
   }
   request_.memory.TakeOver(std::move(view.memory));
@@ -177,6 +193,8 @@ template <typename F>
 absl::Status WithStatus(const SignaturePlan& plan, F f) {
   try {
     f();
+  } catch (const NotOffered& error) {
+    return absl::UnimplementedError(error.what());
   } catch (const BadRequest& error) {
     return absl::InvalidArgumentError(error.what());
   } catch (const std::bad_alloc&) {

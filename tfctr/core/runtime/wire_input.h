@@ -36,7 +36,8 @@ struct WireRequest {
   BlockMemory memory;                // what had to be decoded
 };
 
-// Reads a request message. InvalidArgument names the model, the signature, the input, what came and what was expected.
+// Reads a request message. InvalidArgument names the model, the signature, the input, what came and what was expected;
+// Unimplemented names the input in shared memory, or the output that a part of Triton's protocol is asked for.
 absl::Status ReadWire(Protocol protocol, std::string_view body, const SignaturePlan& plan, WireRequest* request);
 
 // The packed form of what was read; takes `request` apart. The body must still be there.

@@ -57,14 +57,21 @@ bool AddParameter(std::string_view message, std::vector<ParameterView>* paramete
   return true;
 }
 
+bool IsSharedMemory(const ParameterView& parameter) { return parameter.name.substr(0, 13) == "shared_memory"; }
+
 bool AddInput(std::string_view message, InferRequestView* request, std::string* error) {
   InferInputView input;
+  std::vector<ParameterView> parameters;
   input.message = message;
   ProtobufReader reader(message);
   while (reader.Next()) {
     if (reader.Is(1, WireKind::kBytes) && !TakeText(reader.bytes(), "the input name", &input.name, error)) return false;
+    if (reader.Is(4, WireKind::kBytes) && !AddParameter(reader.bytes(), &parameters, error)) return false;
   }
   if (reader.failed()) return Malformed(error);
+  for (const ParameterView& parameter : parameters) {
+    if (IsSharedMemory(parameter)) request->shared_memory = static_cast<int>(request->inputs.size());
+  }
   request->inputs.push_back(input);
   return true;
 }
@@ -125,7 +132,7 @@ bool AddDims(std::string_view packed, WireTensor* tensor, std::string* got) {
 bool RefuseSharedMemory(std::string_view message, std::string* got) {
   std::vector<ParameterView> parameters;
   if (!AddParameter(message, &parameters, got)) return false;
-  if (parameters[0].name.substr(0, 13) != "shared_memory") return true;
+  if (!IsSharedMemory(parameters[0])) return true;
   *got = "a region of shared memory, which is not offered here";
   return false;
 }
@@ -138,7 +145,8 @@ bool ParseInferRequest(std::string_view body, bool with_inputs, InferRequestView
     if (reader.kind() == WireKind::kBytes && !AddField(reader, with_inputs, request, error)) return false;
   }
   if (reader.failed()) return Malformed(error);
-  if (!request->raw.empty() && request->raw.size() != request->inputs.size()) {
+  const bool comparable = request->shared_memory < 0 && !request->raw.empty();
+  if (comparable && request->raw.size() != request->inputs.size()) {
     *error = "the request has " + std::to_string(request->inputs.size()) + " inputs and " +
              std::to_string(request->raw.size()) + " raw_input_contents, expected one for each input, or none";
     return false;
@@ -182,6 +190,10 @@ bool ParseInferInput(InferRequestView* request, size_t number, WireTensor* tenso
   }
   if (pieces > 1) contents = JoinPieces(request->inputs[number].message, 5, &request->memory);
   const bool has_raw = !request->raw.empty();
+  if (has_raw && number >= request->raw.size()) {
+    *got = "no raw_input_contents";
+    return false;
+  }
   if (has_raw && !contents.empty()) {
     *got = "values in both contents and raw_input_contents";
     return false;

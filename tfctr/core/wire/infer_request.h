@@ -39,11 +39,13 @@ struct InferRequestView {
   std::vector<InferInputView> inputs;
   std::vector<InferOutputView> outputs;
   std::vector<std::string_view> raw;  // raw_input_contents
+  int shared_memory = -1;             // an input whose values are said to lie in shared memory
   BlockMemory memory;
 };
 
 // False with `error`, a whole sentence about the message, when it is none, or when raw_input_contents and inputs do not
-// go together. `with_inputs` false leaves inputs and outputs out.
+// go together (where an input lies in shared memory they never do, and are not compared). `with_inputs` false leaves
+// inputs and outputs out.
 bool ParseInferRequest(std::string_view body, bool with_inputs, InferRequestView* request, std::string* error);
 
 // Input `number` of the request as a tensor. False with `got`; see wire_tensor.h.

@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 
 from tfctr.core import library
-from tfctr.errors import CancelledError, InputError, TfctrError
+from tfctr.errors import CancelledError, InputError
 from tfctr.serving import failures
 from tfctr.serving.feature_map import flat_name
 from tfctr.serving.server import json_body
@@ -43,10 +43,6 @@ _PROCESS = secrets.token_hex(4)
 _REQUEST_ID, _DEADLINE, _TIMING = REQUEST_ID.encode(), DEADLINE_MS.encode(), TIMING.encode()
 _OFF = (b"0", b"false", b"")
 _STAGES = ("parse", "pack", "queue", "batch", "run", "split", "reply")
-
-
-class UnimplementedError(TfctrError):
-    """A part of a protocol that this server does not have (501)."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -205,8 +201,6 @@ def status_of(error: BaseException) -> tuple[str, str, str]:
         return error.code, message, ""
     if isinstance(error, TooLargeError):
         return "RESOURCE_EXHAUSTED", message, ""
-    if isinstance(error, UnimplementedError):
-        return "UNIMPLEMENTED", message, ""
     code = failures.code_of(error) if isinstance(error, Exception) else "CANCELLED"
     if code is None:
         _LOG.error("a request failed inside the server", exc_info=error)

@@ -13,12 +13,11 @@ from typing import Any
 import orjson
 
 from tfctr.core import library
-from tfctr.errors import InputError
+from tfctr.errors import InputError, UnimplementedError
 from tfctr.serving.server import json_body, kserve_models
 from tfctr.serving.server.http_calls import (
     HttpCall,
     HttpReply,
-    UnimplementedError,
     check_rows,
     error_reply,
     flat_outputs,

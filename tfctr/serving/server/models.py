@@ -13,13 +13,18 @@ from tfctr.serving.versions import AVAILABLE, All, Latest, ModelSpec, Specific, 
 def specs(config: ServerConfig) -> list[ModelSpec]:
     """What the manager is told of each model."""
     return [
-        spec(model, drain_seconds=config.server.drain_seconds, metrics=config.metrics.enabled)
+        spec(
+            model,
+            drain_seconds=config.server.drain_seconds,
+            metrics=config.metrics.enabled,
+            max_rows=config.limits.max_rows,
+        )
         for model in config.models
     ]
 
 
-def spec(model: ModelConfig, *, drain_seconds: float, metrics: bool = True) -> ModelSpec:
-    """One model. drain_seconds: how long an old version may take to finish what it has."""
+def spec(model: ModelConfig, *, drain_seconds: float, metrics: bool = True, max_rows: int = 0) -> ModelSpec:
+    """One model. drain_seconds: how long an old version may take to finish what it has. max_rows: of one request."""
     group, batching = model.group, model.batching
     versions = model.versions
     if versions == "all":
@@ -46,6 +51,7 @@ def spec(model: ModelConfig, *, drain_seconds: float, metrics: bool = True) -> M
             fallback=group.fallback,
             table_memory=group.table_memory,
             metrics=metrics,
+            max_request_rows=max_rows,
         ),
         traffic=Traffic(model.traffic.field, dict(model.traffic.weights)) if model.traffic else None,
         op_libraries=model.op_libraries,

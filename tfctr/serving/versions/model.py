@@ -34,7 +34,9 @@ class ServedModel:
         self._clock = clock
         self._loader = loader
         self._options = dataclasses.replace(
-            model.options, op_libraries=(*model.options.op_libraries, *model.op_libraries)
+            model.options,
+            op_libraries=(*model.options.op_libraries, *model.op_libraries),
+            model_name=model.name,
         )
         self._changing = threading.RLock()
         self._routes = Routes(labels=dict(model.labels))
