@@ -215,12 +215,17 @@ class Padded(tf.Module):
         return {"score": tf.reduce_sum(tags, 1)}
 
 
+RAGGED = ({"name": "tags", "kind": "ragged", "parts": {"values": "tags", "row_splits": "tags_1"}},)
+WORDS = {"indices": "words", "values": "words_1", "dense_shape": "words_2"}
+PARTS = {name: RAGGED for name in ("serving_default", "wide", "mean")}
+PARTS["sparse"] = ({"name": "words", "kind": "sparse", "parts": WORDS},)
+
+
 def test_rows_that_are_padded_to_the_longest_are_not_batched(tmp_path):
     module = Padded()
     signatures = {"serving_default": module.sums, "wide": module.wide, "mean": module.mean, "sparse": module.sparse}
     tf.saved_model.save(module, str(tmp_path / "model"), signatures=signatures)
-    tfctr.convert(str(tmp_path / "model"), str(tmp_path / "bundle"))
-    with tfctr.SessionGroup(tmp_path / "bundle", tfctr.GroupOptions(batching=BATCHING)) as group:
+    with tfctr.SessionGroup(tmp_path / "model", tfctr.GroupOptions(features=PARTS, batching=BATCHING)) as group:
         told = group.describe()["signatures"]
         assert told["serving_default"]["batching"], told["serving_default"]["batching_reason"]
         for name, why in {"wide": "shape", "mean": "differs", "sparse": "differs"}.items():
@@ -234,8 +239,7 @@ def test_rows_of_a_request_are_limited(tmp_path):
     module = Padded()
     signatures = {"serving_default": module.sums, "sparse": module.sparse}
     tf.saved_model.save(module, str(tmp_path / "model"), signatures=signatures)
-    tfctr.convert(str(tmp_path / "model"), str(tmp_path / "bundle"))
-    with tfctr.SessionGroup(tmp_path / "bundle", tfctr.GroupOptions(max_request_rows=4)) as group:
+    with tfctr.SessionGroup(tmp_path / "model", tfctr.GroupOptions(features=PARTS, max_request_rows=4)) as group:
         assert len(group.predict({"tags": [[1.0]] * 4})["score"]) == 4
         with pytest.raises(InputError, match=r"'tags' has 5 rows, the limit is 4 \(max_rows\)"):
             group.predict({"tags": [[1.0]] * 5})
