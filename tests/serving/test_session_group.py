@@ -217,7 +217,7 @@ class Padded(tf.Module):
 
 RAGGED = ({"name": "tags", "kind": "ragged", "parts": {"values": "tags", "row_splits": "tags_1"}},)
 WORDS = {"indices": "words", "values": "words_1", "dense_shape": "words_2"}
-PARTS = {name: RAGGED for name in ("serving_default", "wide", "mean")}
+PARTS = dict.fromkeys(("serving_default", "wide", "mean"), RAGGED)
 PARTS["sparse"] = ({"name": "words", "kind": "sparse", "parts": WORDS},)
 
 

@@ -169,6 +169,17 @@ def test_too_many_requests_at_once(grpc_models):
         assert front.record.wait_for("RESOURCE_EXHAUSTED").method == "Predict"
 
 
+def test_requests_that_come_on_the_way_down_may_be_sent_elsewhere(grpc_models):
+    with serving(grpc_models.manager) as front:
+        busy = start_slow(front, grpc_models)
+        front.ctx.state.refuse()
+        code, details = end_of(front, PREDICT, predict_body(request(1)))
+        assert code == grpc.StatusCode.UNAVAILABLE and "shutting down" in details
+        health_pb2_grpc.HealthStub(front.channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
+        assert not busy.done()  # what is inside goes on
+        busy.cancel()
+
+
 def test_a_message_that_is_too_large(grpc_models):
     with serving(grpc_models.manager, limits=Limits(max_body_bytes=20_000)) as front:
         error = error_of(front, PREDICT, predict_body(request(5000)))

@@ -113,7 +113,8 @@ def test_admin_over_the_servers_own_port(grpc_models, capsys):
         url = ["--url", str(server.endpoints.admin)]
         assert main(["admin", "status", *url, "--json"]) == 0
         told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["models"]}
-        assert told[MODEL]["labels"] == {"stable": 1, "canary": 2} and told[MODEL]["default"] == 2
+        assert told[MODEL]["labels"].items() >= {"stable": 1, "canary": 2}.items()  # other tests set more
+        assert told[MODEL]["default"] == 2
         assert main(["admin", "status", MODEL, *url]) == 0
         table = capsys.readouterr().out
         assert "AVAILABLE" in table and "canary (default)" in table

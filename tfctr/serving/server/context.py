@@ -36,6 +36,7 @@ class ServerState:
 
     def __init__(self) -> None:
         self._draining = threading.Event()
+        self._refusing = threading.Event()
 
     @property
     def draining(self) -> bool:
@@ -44,6 +45,14 @@ class ServerState:
 
     def drain(self) -> None:
         self._draining.set()
+
+    @property
+    def refusing(self) -> bool:
+        """True from shortly before the ports close: new requests are UNAVAILABLE, which clients may send elsewhere."""
+        return self._refusing.is_set()
+
+    def refuse(self) -> None:
+        self._refusing.set()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -292,6 +292,8 @@ class Services(grpc.GenericRpcHandler):
         handler = self._handlers.get(details.method)
         if handler is None or details.method in self._open:
             return handler
+        if self._ctx.state.refusing:
+            return self._refused(details.method, "UNAVAILABLE", "the server is shutting down")
         if self._needs_token:
             try:
                 self._ctx.auth.check(dict(details.invocation_metadata or ()).get("authorization"))

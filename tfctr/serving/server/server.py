@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tfctr.serving.versions import ModelManager
 
 _POLL_S = 0.05
+_REFUSING_S = 0.1  # requests that gRPC is handing over get there within a few milliseconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +138,10 @@ class Server:
             self.context.state.drain()
             if where.lameduck_seconds:
                 threading.Event().wait(where.lameduck_seconds)
+            self.context.state.refuse()
+            if self._grpc is not None:
+                # What gRPC has read but not handed over when it stops is CANCELLED, as if the client had given up.
+                threading.Event().wait(_REFUSING_S)
         until = time.monotonic() + where.drain_seconds
 
         def left() -> float:
