@@ -1,4 +1,4 @@
-"""Memory of a process that serves: what an unload gives back to the system, and what Python's collector walks through."""
+"""Memory of a serving process: what an unload gives back to the system, and what Python's collector walks through."""
 
 from __future__ import annotations
 
