@@ -72,21 +72,17 @@ class TfServing:
 
     def classify(self, rpc: Rpc, body: bytes) -> bytes:
         request = parse(classification_pb2.ClassificationRequest, body)
-        response = classification_pb2.ClassificationResponse()
-        examples = tfs_examples.serialized_examples(request.input)
-        with self._acquire(rpc, request.model_spec) as lease:
-            result = self._run(rpc, lease.version, request.model_spec, examples, tfs_examples.CLASSIFY)
-            response.result.CopyFrom(result)
-            _fill_spec(response.model_spec, rpc, request.model_spec)
-        return response.SerializeToString()  # type: ignore[no-any-return]
+        return self._answer(rpc, request, classification_pb2.ClassificationResponse(), tfs_examples.CLASSIFY)
 
     def regress(self, rpc: Rpc, body: bytes) -> bytes:
         request = parse(regression_pb2.RegressionRequest, body)
-        response = regression_pb2.RegressionResponse()
+        return self._answer(rpc, request, regression_pb2.RegressionResponse(), tfs_examples.REGRESS)
+
+    def _answer(self, rpc: Rpc, request: Any, response: Any, method: str) -> bytes:
+        """Of Classify and Regress, whose messages have the same fields."""
         examples = tfs_examples.serialized_examples(request.input)
         with self._acquire(rpc, request.model_spec) as lease:
-            result = self._run(rpc, lease.version, request.model_spec, examples, tfs_examples.REGRESS)
-            response.result.CopyFrom(result)
+            response.result.CopyFrom(self._run(rpc, lease.version, request.model_spec, examples, method))
             _fill_spec(response.model_spec, rpc, request.model_spec)
         return response.SerializeToString()  # type: ignore[no-any-return]
 
