@@ -6,7 +6,7 @@ PYTEST := $(PY) -m pytest
 PYTEST_ARGS ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo example-ev example-serving test test-gpu test-long check check-native fuzz lint bazel format bench clean
+.PHONY: help setup build demo example-ev example-serving test test-gpu test-long check check-native fuzz lint bazel format bench bench-report clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -60,9 +60,12 @@ format: build  ## Reformat Python and C++
 
 bench: build  ## All benchmarks against stock TensorFlow; PEERS=1 installs and measures torch and FBGEMM too
 	@$(if $(PEERS),tools/setup.sh requirements-bench.txt)
-	@set -e; for file in benchmarks/bench_*.py; do \
+	@set -e; for file in $(filter-out benchmarks/bench_report.py,$(wildcard benchmarks/bench_*.py)); do \
 	  name=$$(basename $$file .py); echo "== $$name"; $(PY) -m benchmarks.$$name $(ARGS); \
 	done
+
+bench-report: build  ## Effects of every pass, engine and setting on five models, to benchmarks/report.html and .md (ARGS=--quick: 3 minutes)
+	@$(PY) -m benchmarks.bench_report --readme $(ARGS)
 
 clean:  ## Remove what was built (not .venv)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache tfctr/core/*.so

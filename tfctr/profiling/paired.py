@@ -46,6 +46,7 @@ def measure_paired(
     progress: Callable[[int, int], None] | None = None,
     least_rounds: int = 5,
     clock: Callable[[], float] = time.perf_counter,
+    settle: bool = False,
 ) -> dict[str, Timing]:
     """Times every contestant once per round, in an order that turns by one each round.
 
@@ -55,6 +56,8 @@ def measure_paired(
       warmup_rounds: rounds before, not measured (allocators, lazy kernels, caches).
       progress: called with (rounds done, rounds wanted).
       clock: seconds of a contestant's call; ``budget_s`` is wall time whatever this is.
+      settle: every timed call comes right after one of the same contestant that is not timed, so that it finds the
+        caches as a process would that runs nothing else.
     """
     names = list(contestants)
     for _ in range(warmup_rounds):
@@ -67,6 +70,8 @@ def measure_paired(
     try:
         for i in range(rounds):
             for name in names[i % len(names) :] + names[: i % len(names)]:
+                if settle:
+                    contestants[name]()
                 begin = clock()
                 contestants[name]()
                 samples[name].append((clock() - begin) * 1e3)
