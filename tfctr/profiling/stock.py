@@ -49,10 +49,16 @@ class StockSession:
 
     def op_times_us(self, inputs: Arrays) -> dict[str, float]:
         """Microseconds by node name of one traced call (RunMetadata, FULL_TRACE)."""
-        options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+        return op_times_us(self.run_traced(inputs))
+
+    def run_traced(self, inputs: Arrays, graphs: bool = False) -> Any:
+        """RunMetadata of one call: op times, and with ``graphs`` the partition graphs."""
+        options = tf.compat.v1.RunOptions(
+            trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=graphs
+        )
         metadata = tf.compat.v1.RunMetadata()
         self._callable(*[inputs[name] for name in self._inputs], options=options, run_metadata=metadata)
-        return op_times_us(metadata)
+        return metadata
 
     def close(self) -> None:
         self._session.close()

@@ -105,11 +105,11 @@ def _transfer(
         dummy = next(n for n in part.node if n.name == data[0].partition(":")[0])
         tensor = next((i.lstrip("^") for i in dummy.input), dummy.name)
     tensor = tensor if ":" in tensor else f"{tensor}:0"
-    source = _device(node.attr["send_device"].s.decode())
+    source = short_device(node.attr["send_device"].s.decode())
     return Transfer(
         tensor=tensor,
         source=source,
-        target=_device(node.attr["recv_device"].s.decode()),
+        target=short_device(node.attr["recv_device"].s.decode()),
         dtype=tf.as_dtype(node.attr["T"].type),
         shape=shapes.get((source, tensor)),
         control=control,
@@ -132,11 +132,11 @@ def _shapes(metadata: config_pb2.RunMetadata) -> dict[tuple[str, str], tuple[int
         for node in device.node_stats:
             for output in node.output:
                 dims = tuple(d.size for d in output.tensor_description.shape.dim)
-                found[_device(device.device), f"{node.node_name}:{output.slot}"] = dims
+                found[short_device(device.device), f"{node.node_name}:{output.slot}"] = dims
     return found
 
 
-def _device(name: str) -> str:
+def short_device(name: str) -> str:
     """ "/job:localhost/replica:0/task:0/device:CPU:1" -> "CPU:1"."""
     spec = tf.DeviceSpec.from_string(name)
     return f"{spec.device_type}:{spec.device_index}"

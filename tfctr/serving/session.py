@@ -169,10 +169,13 @@ class ServingSession:
                     raise
                 # It was exchanged for another version since it was taken.
 
-    def run_traced(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], config_pb2.RunMetadata]:
-        """As :meth:`predict`, with TensorFlow's RunMetadata of this run (op start and end times in microseconds)."""
+    def run_traced(
+        self, inputs: Mapping[str, Any], graphs: bool = False
+    ) -> tuple[dict[str, Any], config_pb2.RunMetadata]:
+        """As :meth:`predict`, with TensorFlow's RunMetadata of this run (op start and end times in microseconds).
+        graphs: its partition graphs, too, which costs a copy of them."""
         loaded = self._open()
-        outputs, metadata = loaded.predictor.predict_traced(as_dict(inputs))
+        outputs, metadata = loaded.predictor.predict_traced(as_dict(inputs), graphs)
         return feature_map.assemble(loaded.prepared.outputs, outputs), config_pb2.RunMetadata.FromString(metadata)
 
     def apply_deltas(self, deltas: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> VersionReport:

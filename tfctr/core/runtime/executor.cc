@@ -142,7 +142,7 @@ absl::Status Model::RunNode(const std::string& node,
 
 absl::StatusOr<std::unique_ptr<Program>> Program::Make(std::shared_ptr<const Model> model,
                                                        const std::vector<std::string>& feeds,
-                                                       const std::vector<std::string>& fetches, bool trace) {
+                                                       const std::vector<std::string>& fetches, Trace trace) {
   tensorflow::CallableOptions options;
   for (const std::string& feed : feeds) options.add_feed(feed);
   std::vector<From> from;
@@ -160,7 +160,8 @@ absl::StatusOr<std::unique_ptr<Program>> Program::Make(std::shared_ptr<const Mod
   for (const std::string& fetch : unique) options.add_fetch(fetch);
   tensorflow::RunOptions* run = options.mutable_run_options();
   run->set_inter_op_thread_pool(-1);
-  if (trace) run->set_trace_level(tensorflow::RunOptions::FULL_TRACE);
+  if (trace != Trace::kNone) run->set_trace_level(tensorflow::RunOptions::FULL_TRACE);
+  run->set_output_partition_graphs(trace == Trace::kGraphs);
   int64_t handle = 0;
   const absl::Status status = model->session()->MakeCallable(options, &handle);
   if (!status.ok()) return status;

@@ -27,6 +27,10 @@
 
 namespace tfctr {
 
+// What a run leaves in its RunMetadata: nothing; op times; those and the graphs of the devices, which costs a copy of
+// them for every run.
+enum class Trace { kNone, kTimes, kGraphs };
+
 struct ModelOptions {
   std::string path;                // folder with saved_model.pb
   std::vector<std::string> tags;   // exactly the MetaGraph's
@@ -79,10 +83,10 @@ class Model {
 class Program {
  public:
   // `feeds` and `fetches` are graph tensors ("x:0"). The same tensor may be fetched twice, and a fed one may be
-  // fetched. With `trace`, runs fill RunMetadata with op times.
+  // fetched.
   static absl::StatusOr<std::unique_ptr<Program>> Make(std::shared_ptr<const Model> model,
                                                        const std::vector<std::string>& feeds,
-                                                       const std::vector<std::string>& fetches, bool trace);
+                                                       const std::vector<std::string>& fetches, Trace trace);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;

@@ -41,14 +41,14 @@ Predictor::~Predictor() {
   runner_.reset();
 }
 
-py::dict Predictor::Run(const PackedRequest& request, tensorflow::RunMetadata* metadata) {
+py::dict Predictor::Run(const PackedRequest& request, tensorflow::RunMetadata* metadata, Trace trace) {
   std::vector<tensorflow::Tensor> outputs;
   ++(request.split ? split_runs_ : plain_runs_);
   if (request.repeated) ++repeated_;
   absl::Status status;
   {
     const py::gil_scoped_release released;
-    status = runner_->Run(request, &outputs, metadata);
+    status = runner_->Run(request, &outputs, metadata, trace);
   }
   if (!status.ok()) {
     RaiseError(IsAboutInput(status) ? "InputError" : "TfctrError", runner_->FailureText(status, request));
@@ -66,13 +66,13 @@ py::dict Predictor::RunPacked(const PackedRequest& request) {
   if (request.split && !plan_.split.has_value()) {
     RaiseError("InternalError", plan_.context + ": a request that was packed for another signature");
   }
-  return Run(request, nullptr);
+  return Run(request);
 }
 
-py::tuple Predictor::PredictTraced(const py::dict& request) {
+py::tuple Predictor::PredictTraced(const py::dict& request, bool graphs) {
   const PackedRequest packed = PackRequest(request);
   tensorflow::RunMetadata metadata;
-  py::dict outputs = Run(packed, &metadata);
+  py::dict outputs = Run(packed, &metadata, graphs ? Trace::kGraphs : Trace::kTimes);
   return py::make_tuple(outputs, py::bytes(metadata.SerializeAsString()));
 }
 

@@ -33,8 +33,8 @@ class Predictor {
 
   // Raises tfctr.errors.InputError for a request that does not fit, or that the model itself refuses as invalid.
   pybind11::dict Predict(const pybind11::dict& request);
-  // The same, with op times: (outputs, serialised RunMetadata).
-  pybind11::tuple PredictTraced(const pybind11::dict& request);
+  // The same, with op times: (outputs, serialised RunMetadata). graphs: with the graphs of the devices, too.
+  pybind11::tuple PredictTraced(const pybind11::dict& request, bool graphs);
 
   PackedRequest PackRequest(const pybind11::dict& request) const { return PackOrRaise(plan_, request); }
   pybind11::dict RunPacked(const PackedRequest& request);
@@ -43,7 +43,8 @@ class Predictor {
   pybind11::dict Requests() const;
 
  private:
-  pybind11::dict Run(const PackedRequest& request, tensorflow::RunMetadata* metadata);
+  pybind11::dict Run(const PackedRequest& request, tensorflow::RunMetadata* metadata = nullptr,
+                     Trace trace = Trace::kNone);
 
   SignaturePlan plan_;  // not changed after construction
   std::vector<pybind11::str> output_names_;

@@ -162,8 +162,8 @@ void BindRuntime(py::module_& module) {
            py::arg("model"), py::arg("description"))
       .def("predict", &Predictor::Predict, py::arg("request"),
            "dict of inputs -> dict of outputs (np.ndarray). Raises tfctr.errors.InputError.")
-      .def("predict_traced", &Predictor::PredictTraced, py::arg("request"),
-           "As predict, with op times: (outputs, serialised RunMetadata).")
+      .def("predict_traced", &Predictor::PredictTraced, py::arg("request"), py::arg("graphs") = false,
+           "As predict, with op times: (outputs, serialised RunMetadata). graphs: partition graphs, too.")
       .def("requests", &Predictor::Requests, "Requests that reached the graph: {'plain', 'split', 'repeated'}.")
       .def("pack", &Predictor::PackRequest, py::arg("request"), "dict of inputs -> PackedRequest.")
       .def("run_packed", &Predictor::RunPacked, py::arg("request"), "PackedRequest -> dict of outputs.");

@@ -41,11 +41,11 @@ bool IsAboutInput(const absl::Status& status) {
 absl::StatusOr<std::unique_ptr<SignatureRunner>> SignatureRunner::Make(std::shared_ptr<const Model> model,
                                                                        const SignaturePlan& plan) {
   std::unique_ptr<SignatureRunner> runner(new SignatureRunner(std::move(model), plan));
-  absl::StatusOr<std::unique_ptr<Program>> program = runner->MakeProgram(/*split=*/false, {}, /*trace=*/false);
+  absl::StatusOr<std::unique_ptr<Program>> program = runner->MakeProgram(/*split=*/false, {}, Trace::kNone);
   if (!program.ok()) return program.status();
   runner->program_ = *std::move(program);
   if (plan.split.has_value()) {
-    program = runner->MakeProgram(/*split=*/true, {}, /*trace=*/false);
+    program = runner->MakeProgram(/*split=*/true, {}, Trace::kNone);
     if (!program.ok()) return program.status();
     runner->split_program_ = *std::move(program);
   }
@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<SignatureRunner>> SignatureRunner::Make(std::shar
 }
 
 absl::StatusOr<std::unique_ptr<Program>> SignatureRunner::MakeProgram(bool split, const std::vector<int>& absent,
-                                                                      bool trace) const {
+                                                                      Trace trace) const {
   const Form& form = FormOf(split);
   std::vector<std::string> feeds, fetches;
   if (form.packed) {
@@ -90,11 +90,11 @@ absl::StatusOr<std::vector<tensorflow::Tensor>> SignatureRunner::Feeds(const Pac
   return feeds;
 }
 
-absl::StatusOr<const Program*> SignatureRunner::ProgramFor(const PackedRequest& request, bool trace) {
+absl::StatusOr<const Program*> SignatureRunner::ProgramFor(const PackedRequest& request, Trace trace) {
   if (request.split && split_program_ == nullptr) {
     return absl::InternalError("a request that was packed for another signature");
   }
-  if (request.absent.empty() && !trace) return request.split ? split_program_.get() : program_.get();
+  if (request.absent.empty() && trace == Trace::kNone) return request.split ? split_program_.get() : program_.get();
   const std::lock_guard<std::mutex> lock(others_mutex_);
   std::unique_ptr<Program>& program = others_[{request.split, trace, request.absent}];
   if (program == nullptr) {
@@ -106,8 +106,8 @@ absl::StatusOr<const Program*> SignatureRunner::ProgramFor(const PackedRequest& 
 }
 
 absl::Status SignatureRunner::Run(const PackedRequest& request, std::vector<tensorflow::Tensor>* outputs,
-                                  tensorflow::RunMetadata* metadata) {
-  const absl::StatusOr<const Program*> program = ProgramFor(request, metadata != nullptr);
+                                  tensorflow::RunMetadata* metadata, Trace trace) {
+  const absl::StatusOr<const Program*> program = ProgramFor(request, trace);
   if (!program.ok()) return program.status();
   const absl::StatusOr<std::vector<tensorflow::Tensor>> feeds = Feeds(request);
   if (!feeds.ok()) return feeds.status();

@@ -35,9 +35,9 @@ class SignatureRunner {
   SignatureRunner(const SignatureRunner&) = delete;
   SignatureRunner& operator=(const SignatureRunner&) = delete;
 
-  // TensorFlow's status as it is; FailureText makes a message of it. With `metadata`, op times are recorded there.
+  // TensorFlow's status as it is; FailureText makes a message of it. `metadata`: gets what `trace` asks for.
   absl::Status Run(const PackedRequest& request, std::vector<tensorflow::Tensor>* outputs,
-                   tensorflow::RunMetadata* metadata = nullptr);
+                   tensorflow::RunMetadata* metadata = nullptr, Trace trace = Trace::kNone);
 
   // On one line: model, signature, what TensorFlow says, and which inputs have how many rows where they differ.
   std::string FailureText(const absl::Status& status, const PackedRequest& request) const;
@@ -46,17 +46,17 @@ class SignatureRunner {
   SignatureRunner(std::shared_ptr<const Model> model, const SignaturePlan& plan)
       : model_(std::move(model)), plan_(plan) {}
   const Form& FormOf(bool split) const { return split ? *plan_.split : plan_.plain; }
-  absl::StatusOr<std::unique_ptr<Program>> MakeProgram(bool split, const std::vector<int>& absent, bool trace) const;
+  absl::StatusOr<std::unique_ptr<Program>> MakeProgram(bool split, const std::vector<int>& absent, Trace trace) const;
   absl::StatusOr<std::vector<tensorflow::Tensor>> Feeds(const PackedRequest& request) const;
-  // The program for requests like this one (form, inputs left out), with or without op times.
-  absl::StatusOr<const Program*> ProgramFor(const PackedRequest& request, bool trace);
+  // The program for requests like this one (form, inputs left out); those that trace are made at first use.
+  absl::StatusOr<const Program*> ProgramFor(const PackedRequest& request, Trace trace);
 
   const std::shared_ptr<const Model> model_;
   const SignaturePlan& plan_;
   std::unique_ptr<Program> program_;
   std::unique_ptr<Program> split_program_;
   std::mutex others_mutex_;
-  std::map<std::tuple<bool, bool, std::vector<int>>, std::unique_ptr<Program>> others_;  // by split, trace, absent
+  std::map<std::tuple<bool, Trace, std::vector<int>>, std::unique_ptr<Program>> others_;  // by split, trace, absent
 };
 
 }  // namespace tfctr
