@@ -285,9 +285,21 @@ void TestMaxBytes() {
 
 // At its limit a table stays as full as it was, however often its keys are replaced: erased entries must not take the
 // places of live ones.
+//
+// How full depends on chance: the shard that gets most of the keys fills its index first, and where there is no memory
+// for a larger one, room is made for its sake. With 1700 rows a shard none has as much as 15 % more than its part (that
+// would be 6 standard deviations), and what is erased at a time, a thirty-second, is all that is missed. With 340 some
+// shard has, every now and then: of 600 such tables with salts of their own, 20 fell below 94 % for a while, the worst
+// to 84 %.
 void TestTurnoverAtLimit() {
+  struct Size {
+    uint64_t max_bytes;
+    size_t batch;
+    uint64_t filled;  // percent of max_bytes in rows and their entries
+    uint64_t least;   // percent of the rows that it held at first
+  };
   for (const bool counters : {false, true}) {
-    for (const auto& [max_bytes, batch] : {std::pair<uint64_t, size_t>{400000, 100}, {2000000, 500}}) {
+    for (const auto& [max_bytes, batch, filled, least_percent] : {Size{400000, 100, 60, 70}, {2000000, 500, 67, 94}}) {
       TableConfig config;
       config.layout = RowLayout::Make(8, {}, false, true, false).Take();
       config.max_bytes = max_bytes;
@@ -307,13 +319,13 @@ void TestTurnoverAtLimit() {
         insert(batch);
         if (table->size() < full + batch) break;  // the first time that room was made
       }
-      CHECK(full * (config.layout.stride() + 16) > max_bytes * 2 / 3);
+      CHECK(full * (config.layout.stride() + 16) > max_bytes * filled / 100);
       uint64_t least = full;
       while (next < static_cast<int64_t>(full) * 21) {
         insert(batch);
         least = std::min(least, table->size());
       }
-      CHECK(least > full * 94 / 100);  // a thirty-second is erased at a time
+      CHECK(least > full * least_percent / 100);
     }
   }
 }
