@@ -1,0 +1,32 @@
+"""What the advice needs to know beyond the recording: sizes of a bundle's tables, of the machine's caches."""
+
+from __future__ import annotations
+
+import pathlib
+
+from tfctr.bundle.reader import is_bundle, read_manifest
+from tfctr.errors import TfctrError
+
+_CACHES = pathlib.Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3}
+
+
+def tables_bytes(path: str) -> int | None:
+    """Bytes of the files that a bundle's tables are in; None where there is no readable bundle (a profile may be
+    looked at on another machine)."""
+    if not path or not is_bundle(path):
+        return None
+    try:
+        return sum(int(entry["bytes"]) for entry in read_manifest(path)["store"]["files"])
+    except TfctrError:
+        return None
+
+
+def cache_bytes(folder: pathlib.Path = _CACHES) -> int | None:
+    """The largest cache of the first CPU; None where the system does not tell."""
+    sizes = []
+    for file in folder.glob("index*/size"):
+        text = file.read_text(encoding="ascii").strip()
+        if text[:-1].isdigit() and text[-1] in _UNITS:
+            sizes.append(int(text[:-1]) * _UNITS[text[-1]])
+    return max(sizes, default=None)

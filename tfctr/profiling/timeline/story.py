@@ -1,0 +1,112 @@
+"""A profile in a few sentences: what was slow, what changed."""
+
+from __future__ import annotations
+
+from tfctr.profiling.timeline.analysis import Analysis
+from tfctr.profiling.timeline.grouping import Share
+from tfctr.profiling.timeline.roles import DENSE, LOOKUP, OTHER, OVERHEAD, ROLE_WORDS, TRANSFER
+from tfctr.profiling.timeline.words import list_words, number_words, percent_words, plural, time_words, times_words
+
+_FORMS = {"stock": "stock TensorFlow", "bundle": "the bundle"}
+
+
+def form_words(form: str) -> str:
+    return _FORMS.get(form, form)
+
+
+def what_was_slow(a: Analysis) -> str:
+    """Where the time of a call went, the two largest parts first."""
+    if a.drawn is None:
+        return f"Nothing was recorded of {form_words(a.timeline.form)}: the profile has no complete step."
+    parts = sorted((share for share in a.by_role if share.share >= 0.05), key=lambda share: -share.time_ns)
+    told = [_part(a, share, number == 0) for number, share in enumerate(parts[:3])]
+    rows = f" with {plural(a.timeline.rows, 'row')}" if a.timeline.rows else ""
+    return f"In {form_words(a.timeline.form)} a call{rows} takes {time_words(a.call_ns)}: {list_words(told)}."
+
+
+def _part(a: Analysis, share: Share, first: bool) -> str:
+    amount = f"{percent_words(share.share)} of it" if first else percent_words(share.share)
+    if share.key == LOOKUP:
+        over = f" for {plural(len(a.features), 'feature')}" if a.features else ""
+        pieces = f"in {plural(share.calls, 'operation')}{over}"
+        if a.spread and a.spread.stretches > 1:
+            pieces += f", {a.spread.stretches} stretches over {percent_words(a.spread.share)} of the call"
+        return f"{amount} {_is(first)}embedding lookups ({pieces})"
+    if share.key == OVERHEAD:
+        what = f"no operation at all, but feeding, fetching and the executor's way between {plural(a.ops, 'operation')}"
+        return f"{amount} {_is(first)}{what}"
+    if share.key == DENSE:
+        return f"{amount} {_is(first)}the dense part ({plural(share.calls, 'operation')})"
+    words = {TRANSFER: "moving values between devices", OTHER: "inputs and everything else"}[str(share.key)]
+    return f"{amount} {_is(first)}{words} ({plural(share.calls, 'operation')})"
+
+
+def _is(first: bool) -> str:
+    return "is " if first else ""
+
+
+def what_changed(before: Analysis | None, after: Analysis) -> str:
+    """The second sentence: both recordings against each other."""
+    if before is None:
+        return (
+            "There is nothing to compare with yet: with --baseline, the model before and after conversion are recorded "
+            "one after the other and drawn on one scale."
+        )
+    if before.drawn is None or after.drawn is None:
+        return "The two can't be compared, because one of them has no complete step."
+    ratio = times_words(before.call_ns, after.call_ns)
+    told = [f"In {form_words(after.timeline.form)} the same call takes {time_words(after.call_ns)}, {ratio}"]
+    changes = [_ops_change(before, after), _lookups_change(before, after), _overhead_change(before, after)]
+    return ": ".join([*told, list_words([one for one in changes if one])]) + "."
+
+
+def _ops_change(before: Analysis, after: Analysis) -> str:
+    return f"{plural(after.ops, 'operation')} run instead of {number_words(before.ops)}"
+
+
+def _lookups_change(before: Analysis, after: Analysis) -> str:
+    old, new = before.role(LOOKUP), after.role(LOOKUP)
+    if not old.calls and not new.calls:
+        return ""
+    return (
+        f"embedding lookups are {plural(new.calls, 'operation')} and {time_words(new.time_ns)} instead of "
+        f"{number_words(old.calls)} and {time_words(old.time_ns)}"
+    )
+
+
+def _overhead_change(before: Analysis, after: Analysis) -> str:
+    old, new = time_words(before.overhead.total_ns), time_words(after.overhead.total_ns)
+    return f"executor and feed take {new} instead of {old}"
+
+
+def dominates(a: Analysis) -> str:
+    """One short line: what the largest part is now."""
+    if a.drawn is None:
+        return "nothing was recorded"
+    top = max(a.by_role, key=lambda share: share.time_ns)
+    return f"{ROLE_WORDS[str(top.key)]}, {percent_words(top.share)} of the step"
+
+
+def path_words(a: Analysis) -> str:
+    """What the critical path says about threads."""
+    total, share = a.path.total_ns, a.path.total_ns / a.drawn.duration_ns if a.drawn and a.drawn.duration_ns else 0.0
+    told = (
+        f"{plural(len(a.path.links), 'operation')} that wait for each other take {time_words(total)}, "
+        f"{percent_words(share)} of the drawn step: with any number of threads it can't take less"
+    )
+    busy = sum(one.time_ns for one in a.by_role if one.key != OVERHEAD)
+    if busy and total < 0.6 * busy:
+        return f"{told}. Other operations could run beside them."
+    return f"{told}. Nearly all the work is one chain, so more threads between operations would gain little."
+
+
+def spread_words(a: Analysis) -> str:
+    """How the embedding work lies in the step."""
+    if a.spread is None:
+        return "No embedding lookup ran in this recording."
+    s = a.spread
+    lies = (
+        f"{plural(s.ops, 'lookup operation')} between {time_words(s.first_ns)} and {time_words(s.last_ns)} of the "
+        f"step, {percent_words(s.share)} of it, in {plural(s.stretches, 'stretch', 'stretches')}"
+    )
+    return f"{lies} with other work in between." if s.stretches > 1 else f"{lies}."
