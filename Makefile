@@ -17,7 +17,7 @@ setup:  ## .venv with the pinned dependencies
 build: setup  ## The C++ libraries, and the command `tfctr` in .venv/bin
 	@tools/build.sh
 
-demo: build  ## Train a Wide & Deep, convert it, compare and benchmark; DATA=DIR runs it on MovieLens-100k
+demo: build  ## Train a Wide & Deep, convert it, compare, benchmark and profile; DATA=DIR runs it on MovieLens-100k
 	@$(PY) -m examples.demo $(if $(DATA),--data "$(DATA)")
 
 example-ev: build  ## DeepFM on embedding variables: train, evict, checkpoint, restore in a new process; DATA=DIR as above

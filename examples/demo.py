@@ -2,14 +2,18 @@
 
 A Wide & Deep is trained with Keras on generated clicks (or on MovieLens-100k with ``--data``), saved as a SavedModel
 and converted into a bundle. Both are run on the test set, outputs and AUC are compared, and whole predict calls are
-timed in turn: stock TensorFlow's signature function against ``tfctr.ServingSession``.
+timed in turn: stock TensorFlow's signature function against ``tfctr.ServingSession``. At the end both are profiled:
+a page shows where the time of a call went, and where it goes now.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import functools
+import io
+import json
 import os
 import shutil
 import sys
@@ -23,6 +27,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # a small model on the CPU,
 
 import numpy as np
 import rich.console
+import rich.markup
 import rich.table
 
 from tfctr.errors import OutputsDifferError, TfctrError, UsageError
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 
 Predict = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 BATCHES = (32, 256)
+PROFILED_ROWS, PROFILED_STEPS = 256, 30
 SCORING_BATCH = 1000
 MARK = ".tfctr_demo"
 # |a-b| <= absolute + 1e-5 |b|, as `tfctr convert` and `tfctr verify` demand: 1e-5 where an engine runs the dense tower.
@@ -110,10 +116,14 @@ def run(args: argparse.Namespace, console: rich.console.Console, data: ClickData
             {"engine": session.predict} if converted["dense"]["engine"] else {}
         )
         timings = _measure(data, stock, runs, args.rounds, tell)
+    profile = _profile(data, model, bundle, out, tell)
     _summary(console, data, converted, figures, timings)
     console.print(f"\nSavedModel  {model}\nBundle      {bundle}\nReport      {report}", highlight=False)
+    for head, text in (("What was slow", profile["slow"]), ("What changed", profile["changed"])):
+        console.print(f"\n[bold]{head}.[/bold] {rich.markup.escape(text)}", highlight=False)
+    console.print(f"\nSee it on one scale, before and after: open {profile['page']} in a browser", highlight=False)
     console.print(f"[dim]Total {tell.total:.0f} s. Next: tfctr inspect {bundle}[/dim]", highlight=False)
-    return {**converted, "timings": timings, **figures}
+    return {**converted, "timings": timings, **figures, "profile": profile}
 
 
 def _claim(out: Path) -> None:
@@ -123,7 +133,7 @@ def _claim(out: Path) -> None:
         raise UsageError(f"{out} exists and was not made by the demo; name another folder with --out")
     out.mkdir(parents=True, exist_ok=True)
     mark.write_text(
-        "Made by `make demo`; the next run replaces model, bundle and report.html here.\n", encoding="utf-8"
+        "Made by `make demo`; the next run replaces model, bundle, report.html and profile here.\n", encoding="utf-8"
     )
 
 
@@ -251,6 +261,24 @@ def _measure(
         found[batch] = {**{k: v.as_dict() for k, v in times.items()}, "ratio": ratio(times["stock"], times["tfctr"])}
     tell("measure", f"{rounds} calls each at batch {' and '.join(map(str, BATCHES))}, taking turns")
     return found
+
+
+def _profile(data: ClickData, model: Path, bundle: Path, out: Path, tell: Narrator) -> dict[str, Any]:
+    """``tfctr profile`` of both on rows of the test set; what it tells, and ``page``, the path to open."""
+    from examples.schema import take
+    from examples.wide_deep import request
+    from tfctr.cli.main import main as tfctr_command
+
+    rows, folder = out / "rows.npz", out / "profile"
+    np.savez(rows, **request(take(data.test, np.arange(min(PROFILED_ROWS, len(data.test_labels))))))
+    arguments = ["profile", str(bundle), "--baseline", str(model), "--inputs", str(rows), "--out", str(folder)]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = tfctr_command([*arguments, "--steps", str(PROFILED_STEPS), "--json"])
+    if code:
+        raise TfctrError(f"tfctr {' '.join(arguments)} ended with code {code}")
+    page = (folder / "index.html").resolve()
+    tell("profile", f"{PROFILED_STEPS} steps of each at batch {PROFILED_ROWS}, every operation recorded")
+    return {**json.loads(printed.getvalue()), "page": str(page)}
 
 
 def _summary(

@@ -115,6 +115,7 @@ def test_the_commands_of_the_readme_run(
         arguments = shlex.split(line)[1:]
         arguments += ["--force"] if arguments[0] == "convert" else []
         arguments += ["--rounds", "10"] if arguments[0] == "bench" or "speed" in arguments else []
+        arguments += ["--steps", "3"] if arguments[0] == "profile" else []
         code = main(arguments)
         assert code == 0 or (code == 3 and "speed" in arguments), line  # a busy machine may make a step slower
 

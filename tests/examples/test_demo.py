@@ -26,6 +26,19 @@ def test_demo_on_generated_clicks(tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().out
     for part in ("several per row, weighted", "sequence", "faster", str(out / "bundle"), str(out / "report.html")):
         assert part in said
+    profile = figures["profile"]
+    assert profile["profile"]["operations"] < profile["baseline"]["operations"]
+    assert (
+        profile["baseline"]["by_role"]["lookup"]["operations"]
+        > profile["profile"]["by_role"]["lookup"]["operations"]
+        > 0
+    )
+    told = " ".join(said.split())
+    assert f"What was slow. {profile['slow']}" in told and f"What changed. {profile['changed']}" in told
+    assert "".join(said.split()).endswith(f"Next:tfctrinspect{out / 'bundle'}") and profile["page"] in "".join(
+        said.split()
+    )
+    assert "<canvas" in Path(profile["page"]).read_text()
     assert (out / "model" / "saved_model.pb").is_file()
     assert (out / "report.html").stat().st_size > 1000
     with tfctr.ServingSession(out / "bundle") as session:

@@ -10,7 +10,7 @@ from tfctr.profiling.timeline.attribution import Attribution, attribute
 from tfctr.profiling.timeline.critical_path import CriticalPath, critical_path
 from tfctr.profiling.timeline.events import Event, Step, Timeline
 from tfctr.profiling.timeline.grouping import Sample, Share, group
-from tfctr.profiling.timeline.roles import DENSE_OPS, LOOKUP, OVERHEAD, ROLES, STRING_OPS, role_of_nodes
+from tfctr.profiling.timeline.roles import DENSE_OPS, FEEDS, LOOKUP, OVERHEAD, ROLES, STRING_OPS, role_of_nodes
 
 # They do no work of their own, so one between two lookups does not part them.
 _NEUTRAL = frozenset({"Const", "NoOp", "Identity", "IdentityN", "_Arg", "_Retval", "Placeholder", "VarHandleOp"})
@@ -153,12 +153,12 @@ def _by_step(timeline: Timeline) -> dict[int, tuple[Event, ...]]:
 
 
 def _features_of(sample: Sample) -> tuple[str, ...]:
-    """Dense work is no feature's own, whatever rows it began with."""
-    return sample.event.tags.features if sample.role == LOOKUP else ()
+    return sample.event.tags.features if sample.event.op not in FEEDS else ()
 
 
 def _features(samples: Iterable[Sample]) -> tuple[str, ...]:
-    return tuple(sorted({name for sample in samples for name in _features_of(sample)}))
+    """Those that lookups work for."""
+    return tuple(sorted({name for s in samples if s.role == LOOKUP for name in _features_of(s)}))
 
 
 def _overhead(parts: Sequence[Attribution], step_ns: float) -> Overhead:

@@ -158,8 +158,8 @@ def _by_feature(facts: advice.Facts) -> dict[str, Any]:
     old = _spelled(facts.baseline.by_feature) if facts.baseline else None
     rows = grouping.by_feature(old, _spelled(facts.a.by_feature), NO_FEATURE)
     what = (
-        "Embedding work by the feature it is for. An operation that works for many features has a row of its own; it "
-        "would be invented to say how much of it is whose."
+        "Work by the feature it is for. An operation that works for many features has a row of its own: to say how much "
+        "of it is whose would be an invention."
     )
     return _table("By feature", what, "Feature", rows)
 

@@ -46,8 +46,8 @@ DENSE_OPS = ENGINE_OPS | {
     *("Conv2D", "_FusedConv2D", "Conv3D", "FusedBatchNormV3", "L2Loss", "Erf", "LSTMBlockCell", "GRUBlockCell"),
 }  # fmt: skip
 TRANSFER_OPS = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "TfctrPackRows", "MEMCPYHtoD", "MEMCPYDtoH"})
-# They feed everything, so their place in the graph says nothing.
-_FEEDS = frozenset({"TfctrUnpack", "_Arg", "_Retval", "Placeholder", "PlaceholderWithDefault", "NoOp"})
+# They hand in everything, so neither their tags nor their place in the graph say what they are for.
+FEEDS = frozenset({"TfctrUnpack", "_Arg", "_Retval", "Placeholder", "PlaceholderWithDefault", "NoOp"})
 
 
 def node_of(tensor: str) -> str:
@@ -60,7 +60,7 @@ def role_of_nodes(timeline: Timeline) -> dict[str, str]:
     first = {event.name: event for event in timeline.events if event.kind != "layer"}
     edges = {name: [node_of(one) for one in inputs] for name, inputs in timeline.edges.items()}
     sources = {name for name, event in first.items() if _reads_table(event)}
-    stops = {name for name, event in first.items() if event.op in DENSE_OPS or event.op in _FEEDS}
+    stops = {name for name, event in first.items() if event.op in DENSE_OPS or event.op in FEEDS}
     lookups = _reach(sources, edges, stops - sources)
     outputs: dict[str, list[str]] = {}
     for name, inputs in edges.items():
@@ -78,13 +78,15 @@ def _role(event: Event, lookups: set[str], after: set[str]) -> str:
         return TRANSFER
     if event.op in DENSE_OPS:
         return DENSE
-    if event.name in lookups or (event.tags.features and event.op not in _FEEDS):
+    if event.name in lookups:
         return LOOKUP
-    return DENSE if event.name in after and event.op not in _FEEDS else OTHER
+    return DENSE if event.name in after and event.op not in FEEDS else OTHER
 
 
 def _reads_table(event: Event) -> bool:
-    return event.kind in ("op", "kernel") and (event.tags.embedding or event.op in LOOKUP_OPS)
+    if event.kind not in ("op", "kernel") or event.op in FEEDS:
+        return False
+    return event.tags.embedding or event.op in LOOKUP_OPS
 
 
 def _reach(starts: Iterable[str], edges: Mapping[str, Iterable[str]], stops: set[str]) -> set[str]:
