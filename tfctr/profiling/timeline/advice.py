@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from tfctr.profiling.timeline import story
 from tfctr.profiling.timeline.analysis import Analysis
 from tfctr.profiling.timeline.grouping import feature_words
 from tfctr.profiling.timeline.roles import DENSE, DENSE_OPS, ENGINE_OPS, FUSED_LOOKUPS, LOOKUP, STRING_OPS
@@ -42,6 +43,15 @@ class Facts:
     baseline: Analysis | None = None
     tables_bytes: int | None = None
     cache_bytes: int | None = None
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What the two recordings are called in sentences: by their form, by their path where that is the same."""
+        mine = self.a.timeline
+        other = self.baseline.timeline if self.baseline else mine
+        if self.baseline is not None and other.form == mine.form and other.path != mine.path:
+            return other.path, mine.path
+        return story.form_words(other.form), story.form_words(mine.form)
 
     @property
     def bundle(self) -> bool:
@@ -336,3 +346,11 @@ def advise(facts: Facts) -> list[Advice]:
         return []
     found = [advice for rule in RULES if (advice := rule(facts)) is not None]
     return sorted(found, key=lambda advice: -advice.weight)
+
+
+def by_command(found: Sequence[Advice]) -> list[tuple[str, list[Advice]]]:
+    """Advice that one command answers, together; in order of the largest of each."""
+    groups: dict[str, list[Advice]] = {}
+    for one in found:
+        groups.setdefault(one.command, []).append(one)
+    return list(groups.items())

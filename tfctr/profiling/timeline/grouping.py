@@ -130,9 +130,6 @@ def by_feature(before: Sequence[Share] | None, after: Sequence[Share], no_featur
     numbers = {key: f"group {number + 1}" for number, key in enumerate(groups)}
     inside = [_inside(side, numbers) for side in (before or (), after)]
     rows = side_by_side(before, after, lambda key: _feature_label(key, numbers, no_feature))
-    present = {row.detail for row in rows}
-    lonely = [name for name in dict.fromkeys([*inside[0], *inside[1]]) if name not in present]
-    rows += [Row(label=name, detail=name) for name in lonely]
     return [
         row
         if row.label == no_feature

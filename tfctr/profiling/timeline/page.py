@@ -56,10 +56,10 @@ def render_page(timeline: Timeline, baseline: Timeline | None = None) -> str:
         a=facts.a,
         b=facts.baseline,
         named=named,
-        slow=story.what_was_slow(facts.baseline or facts.a),
-        changed=story.what_changed(facts.baseline, facts.a),
+        slow=story.what_was_slow(facts.baseline or facts.a, facts.names[0]),
+        changed=story.what_changed(facts.baseline, facts.a, facts.names[1]),
         dominates=story.dominates(facts.a),
-        advice=advice.advise(facts),
+        advice=advice.by_command(advice.advise(facts)),
         tables=[_by_op(facts), _by_feature(facts), _by_pass(facts)],
         scale=max(one.step_ns for _, one in named),
         roles=[(role, ROLE_WORDS[role]) for role in ROLES],
@@ -88,8 +88,8 @@ def summary(timeline: Timeline, baseline: Timeline | None = None) -> dict[str, A
     """The same in numbers, for ``--json``; times in nanoseconds, shares 0..1."""
     facts = facts_of(timeline, baseline)
     return {
-        "slow": story.what_was_slow(facts.baseline or facts.a),
-        "changed": story.what_changed(facts.baseline, facts.a),
+        "slow": story.what_was_slow(facts.baseline or facts.a, facts.names[0]),
+        "changed": story.what_changed(facts.baseline, facts.a, facts.names[1]),
         "dominates": story.dominates(facts.a),
         "profile": _figures(facts.a),
         "baseline": _figures(facts.baseline) if facts.baseline else None,
@@ -135,11 +135,8 @@ def _listed(key: Hashable) -> list[str]:
 
 def _named(facts: advice.Facts) -> list[tuple[str, Analysis]]:
     if facts.baseline is None:
-        return [(story.form_words(facts.a.timeline.form), facts.a)]
-    return [
-        (f"Before: {story.form_words(facts.baseline.timeline.form)}", facts.baseline),
-        (f"After: {story.form_words(facts.a.timeline.form)}", facts.a),
-    ]
+        return [(facts.names[1], facts.a)]
+    return [(f"Before: {facts.names[0]}", facts.baseline), (f"After: {facts.names[1]}", facts.a)]
 
 
 def _table(title: str, what: str, head: str, rows: list[Row]) -> dict[str, Any]:
@@ -158,8 +155,8 @@ def _by_feature(facts: advice.Facts) -> dict[str, Any]:
     old = _spelled(facts.baseline.by_feature) if facts.baseline else None
     rows = grouping.by_feature(old, _spelled(facts.a.by_feature), NO_FEATURE)
     what = (
-        "Work by the feature it is for. An operation that works for many features has a row of its own: to say how much "
-        "of it is whose would be an invention."
+        "Work by the feature it is for. An operation that works for many features has a row of its own, as nobody "
+        "knows how much of it is whose."
     )
     return _table("By feature", what, "Feature", rows)
 
@@ -180,7 +177,7 @@ def _spelled(shares: Sequence[Share]) -> list[Share]:
 
 def _by_pass(facts: advice.Facts) -> dict[str, Any]:
     rows = grouping.side_by_side(facts.baseline.by_pass if facts.baseline else None, facts.a.by_pass, pass_words)
-    what = "Which pass of the conversion, and which rule of it, made the operation (`tfctr passes` explains them)."
+    what = "Which pass of the conversion, and which rule of it, made the operation (tfctr passes explains them)."
     return _table("By pass", what, "Pass and rule", rows)
 
 

@@ -14,39 +14,39 @@ def form_words(form: str) -> str:
     return _FORMS.get(form, form)
 
 
-def what_was_slow(a: Analysis) -> str:
-    """Where the time of a call went, the two largest parts first."""
+def what_was_slow(a: Analysis, name: str) -> str:
+    """Where the time of a call went, the largest parts first. name: of the recording."""
     if a.drawn is None:
-        return f"Nothing was recorded of {form_words(a.timeline.form)}: the profile has no complete step."
+        return f"Nothing was recorded of {name}: the profile has no complete step."
     parts = sorted((share for share in a.by_role if share.share >= 0.05), key=lambda share: -share.time_ns)
     told = [_part(a, share, number == 0) for number, share in enumerate(parts[:3])]
     rows = f" with {plural(a.timeline.rows, 'row')}" if a.timeline.rows else ""
-    return f"In {form_words(a.timeline.form)} a call{rows} takes {time_words(a.call_ns)}: {list_words(told)}."
+    return f"In {name} a call{rows} takes {time_words(a.call_ns)}: {list_words(told)}."
 
 
 def _part(a: Analysis, share: Share, first: bool) -> str:
-    amount = f"{percent_words(share.share)} of it" if first else percent_words(share.share)
-    if share.key == LOOKUP:
-        over = f" for {plural(len(a.features), 'feature')}" if a.features else ""
-        pieces = f"in {plural(share.calls, 'operation')}{over}"
-        if a.spread and a.spread.stretches > 1:
-            pieces += f", {a.spread.stretches} stretches over {percent_words(a.spread.share)} of the call"
-        return f"{amount} {_is(first)}embedding lookups ({pieces})"
+    amount = percent_words(share.share) + (" of it" if first else "")
     if share.key == OVERHEAD:
-        what = f"no operation at all, but feeding, fetching and the executor's way between {plural(a.ops, 'operation')}"
-        return f"{amount} {_is(first)}{what}"
-    if share.key == DENSE:
-        return f"{amount} {_is(first)}the dense part ({plural(share.calls, 'operation')})"
-    words = {TRANSFER: "moving values between devices", OTHER: "inputs and everything else"}[str(share.key)]
-    return f"{amount} {_is(first)}{words} ({plural(share.calls, 'operation')})"
+        return (
+            f"{amount} passes while no operation runs (feeding, fetching, and the executor's way "
+            f"between {plural(a.ops, 'operation')})"
+        )
+    pieces = plural(share.calls, "operation")
+    if share.key == LOOKUP:
+        pieces += f" for {plural(len(a.features), 'feature')}" if a.features else ""
+        if a.spread and a.spread.stretches > 1:
+            pieces += f", in {a.spread.stretches} stretches over {percent_words(a.spread.share)} of the call"
+    words = {
+        LOOKUP: "embedding lookups",
+        DENSE: "the dense part",
+        TRANSFER: "transfers between devices",
+        OTHER: "inputs and everything else",
+    }
+    return f"{amount} {'goes ' if first else ''}into {words[str(share.key)]} ({pieces})"
 
 
-def _is(first: bool) -> str:
-    return "is " if first else ""
-
-
-def what_changed(before: Analysis | None, after: Analysis) -> str:
-    """The second sentence: both recordings against each other."""
+def what_changed(before: Analysis | None, after: Analysis, name: str) -> str:
+    """The second sentence: both recordings against each other. name: of the one after."""
     if before is None:
         return (
             "There is nothing to compare with yet: with --baseline, the model before and after conversion are recorded "
@@ -55,7 +55,7 @@ def what_changed(before: Analysis | None, after: Analysis) -> str:
     if before.drawn is None or after.drawn is None:
         return "The two can't be compared, because one of them has no complete step."
     ratio = times_words(before.call_ns, after.call_ns)
-    told = [f"In {form_words(after.timeline.form)} the same call takes {time_words(after.call_ns)}, {ratio}"]
+    told = [f"In {name} the same call takes {time_words(after.call_ns)}, {ratio}"]
     changes = [_ops_change(before, after), _lookups_change(before, after), _overhead_change(before, after)]
     return ": ".join([*told, list_words([one for one in changes if one])]) + "."
 
@@ -90,6 +90,8 @@ def dominates(a: Analysis) -> str:
 def path_words(a: Analysis) -> str:
     """What the critical path says about threads."""
     total, share = a.path.total_ns, a.path.total_ns / a.drawn.duration_ns if a.drawn and a.drawn.duration_ns else 0.0
+    if len(a.path.links) == 1:
+        return f"One operation alone takes {time_words(total)}, {percent_words(share)} of the drawn step."
     told = (
         f"{plural(len(a.path.links), 'operation')} that wait for each other take {time_words(total)}, "
         f"{percent_words(share)} of the drawn step: with any number of threads it can't take less"
