@@ -9,7 +9,7 @@
 
 #include "tfctr/core/serving/dispatcher.h"
 #include "tfctr/core/serving/dispatcher_testing.h"
-#include "tfctr/core/serving/test_check.h"
+#include "tfctr/core/test_check.h"
 
 namespace tfctr {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tfctr/core/serving/dispatcher_testing.h"
-#include "tfctr/core/serving/test_check.h"
+#include "tfctr/core/test_check.h"
 
 namespace tfctr {
 namespace {

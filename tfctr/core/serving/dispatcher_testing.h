@@ -15,7 +15,7 @@
 
 #include "tfctr/core/serving/dispatcher.h"
 #include "tfctr/core/serving/fake_clock.h"
-#include "tfctr/core/serving/test_check.h"
+#include "tfctr/core/test_check.h"
 
 namespace tfctr {
 

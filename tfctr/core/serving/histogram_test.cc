@@ -9,16 +9,10 @@
 #include <thread>
 #include <vector>
 
+#include "tfctr/core/test_check.h"
+
 namespace tfctr {
 namespace {
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                        \
-    }                                                                      \
-  } while (false)
 
 int64_t Total(const HistogramCounts& read) {
   return std::accumulate(read.counts.begin(), read.counts.end(), int64_t{0});

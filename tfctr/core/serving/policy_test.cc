@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "tfctr/core/serving/test_check.h"
+#include "tfctr/core/test_check.h"
 
 namespace tfctr {
 namespace {

@@ -1,5 +1,4 @@
-// Macros and helpers of the native tests: plain programs, exit status 0 when every check held. A failed check prints
-// where and what and ends the program, so that a sanitizer report is never followed by noise.
+// Macros and helpers of the native tests of storage and what is built on it: statuses and files.
 #ifndef TFCTR_CORE_STORAGE_TEST_UTIL_H_
 #define TFCTR_CORE_STORAGE_TEST_UTIL_H_
 
@@ -17,32 +16,14 @@
 #include <vector>
 
 #include "tfctr/core/storage/status.h"
-
-#define CHECK(condition)                                                                       \
-  do {                                                                                         \
-    if (!(condition)) {                                                                        \
-      std::cerr << __FILE__ << ":" << __LINE__ << ": does not hold: " #condition << std::endl; \
-      ::exit(1);                                                                               \
-    }                                                                                          \
-  } while (false)
-
-#define CHECK_EQ(left, right)                                                                                          \
-  do {                                                                                                                 \
-    const auto check_left = (left);                                                                                    \
-    const auto check_right = (right);                                                                                  \
-    if (!(check_left == check_right)) {                                                                                \
-      std::cerr << __FILE__ << ":" << __LINE__ << ": " #left " == " #right ": " << check_left << " vs " << check_right \
-                << std::endl;                                                                                          \
-      ::exit(1);                                                                                                       \
-    }                                                                                                                  \
-  } while (false)
+#include "tfctr/core/test_check.h"
 
 #define CHECK_OK(expression)                                                                                  \
   do {                                                                                                        \
     const ::tfctr::Status check_status = (expression);                                                        \
     if (!check_status.ok()) {                                                                                 \
       std::cerr << __FILE__ << ":" << __LINE__ << ": " #expression ": " << check_status.message << std::endl; \
-      ::exit(1);                                                                                              \
+      std::_Exit(1);                                                                                          \
     }                                                                                                         \
   } while (false)
 
@@ -53,7 +34,7 @@
     if (check_status.code != (expected_code) || check_status.message.find(part) == std::string::npos) {             \
       std::cerr << __FILE__ << ":" << __LINE__ << ": " #expression ": code " << static_cast<int>(check_status.code) \
                 << ", '" << check_status.message << "', expected '" << (part) << "'" << std::endl;                  \
-      ::exit(1);                                                                                                    \
+      std::_Exit(1);                                                                                                \
     }                                                                                                               \
   } while (false)
 

@@ -1,6 +1,7 @@
-// Checks of the tests in this folder: the first that does not hold ends the program.
-#ifndef TFCTR_CORE_SERVING_TEST_CHECK_H_
-#define TFCTR_CORE_SERVING_TEST_CHECK_H_
+// Checks of the native tests: plain programs, exit status 0 when every check held. A failed check prints where and what
+// and ends the program at once, so that a sanitizer report is never followed by noise, nor by other threads.
+#ifndef TFCTR_CORE_TEST_CHECK_H_
+#define TFCTR_CORE_TEST_CHECK_H_
 
 #include <cstdlib>
 #include <iostream>
@@ -24,4 +25,4 @@
     }                                                                                                                  \
   } while (false)
 
-#endif  // TFCTR_CORE_SERVING_TEST_CHECK_H_
+#endif  // TFCTR_CORE_TEST_CHECK_H_
