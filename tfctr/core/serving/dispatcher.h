@@ -1,7 +1,8 @@
 // The one place where requests meet executors: a bounded queue in front of N runner threads, one per executor.
 //
-// Who calls Run sleeps on a condition of its own call and returns at its deadline, also while its batch runs. No lock
-// is held while something runs. What runs next is policy.h's to say.
+// Who calls Run sleeps on a condition of its own call and returns at its deadline, also while its batch runs. One whose
+// request is to run at once, alone, and has time for many such runs, runs it itself in the executor's place: two
+// changes of threads less. No lock is held while something runs. What runs next is policy.h's to say.
 //
 // Thread-safety: all methods may be called from any thread.
 #ifndef TFCTR_CORE_SERVING_DISPATCHER_H_
@@ -42,6 +43,8 @@ struct DispatcherOptions {
   PolicyOptions policy;
   std::vector<std::vector<int>> cpu_sets;  // per executor the CPUs of its thread; empty: any
   int runner_nice = 0;
+  // Callers may run what starts at once; never with cpu_sets or runner_nice, which are the runner threads'.
+  bool caller_runs = true;
 };
 
 struct ExecutorCounts {
@@ -100,6 +103,13 @@ class Dispatcher : public std::enable_shared_from_this<Dispatcher> {
     std::vector<std::shared_ptr<Call>> running;
     std::thread thread;
     ExecutorCounts counts;
+    int64_t longest_ns = 0;  // of recent runs
+  };
+  // What the caller of Run is to run itself.
+  struct CallerRun {
+    const Call* call = nullptr;  // that it may take
+    size_t executor = 0;
+    std::vector<Entry> entries;  // empty: nothing
   };
 
   Dispatcher(const DispatcherOptions& options, Runner* runner, Clock* clock);
@@ -108,8 +118,11 @@ class Dispatcher : public std::enable_shared_from_this<Dispatcher> {
   void TimerThread();
   std::string PrepareThread(size_t number) const;
 
-  // Puts the call into the queue; what is to be told to it at once.
-  Failure Enqueue(const std::shared_ptr<Call>& call, std::vector<std::unique_ptr<Piece>> pieces);
+  // Puts the call into the queue; what is to be told to it at once. caller: set where it is to run it itself; nullptr:
+  // it can't.
+  Failure Enqueue(const std::shared_ptr<Call>& call, std::vector<std::unique_ptr<Piece>> pieces, CallerRun* caller);
+  // Whether the call's own thread may run it: runs are known to be short beside the time that it has.
+  bool CallerMayRunLocked(const Slot& slot, const Call& call, int64_t now_ns) const;
   // Asks the policy and hands out work until there is none to hand out. Calls that have expired are added to `expired`,
   // to be finished without the lock.
   void DispatchLocked(int64_t now_ns, std::vector<std::shared_ptr<Call>>* expired);
@@ -138,6 +151,9 @@ class Dispatcher : public std::enable_shared_from_this<Dispatcher> {
   size_t next_executor_ = 0;
   int64_t crowded_until_ns_ = 0;
   int64_t wake_at_ns_ = 0;
+  CallerRun* caller_ = nullptr;  // of the call that is being put into the queue
+  int64_t caller_runs_ = 0;      // that are under way
+  std::condition_variable caller_done_;
   bool given_up_ = false;  // the time that Close gave is over
   bool stopping_ = false;
   size_t started_ = 0;
