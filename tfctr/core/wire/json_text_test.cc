@@ -5,13 +5,7 @@
 #include <cstdlib>
 #include <random>
 
-#define CHECK(condition)                                           \
-  do {                                                             \
-    if (!(condition)) {                                            \
-      std::fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-      std::abort();                                                \
-    }                                                              \
-  } while (0)
+#include "tfctr/core/test_check.h"
 
 namespace tfctr {
 namespace {
