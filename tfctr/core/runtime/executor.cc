@@ -160,8 +160,10 @@ absl::StatusOr<std::unique_ptr<Program>> Program::Make(std::shared_ptr<const Mod
   for (const std::string& fetch : unique) options.add_fetch(fetch);
   tensorflow::RunOptions* run = options.mutable_run_options();
   run->set_inter_op_thread_pool(-1);
-  if (trace != Trace::kNone) run->set_trace_level(tensorflow::RunOptions::FULL_TRACE);
-  run->set_output_partition_graphs(trace == Trace::kGraphs);
+  if (trace == Trace::kTimes || trace == Trace::kGraphs) run->set_trace_level(tensorflow::RunOptions::FULL_TRACE);
+  // Above SOFTWARE_TRACE a run starts the process's device profiler, which fails where anybody else records.
+  if (trace == Trace::kHostTimes) run->set_trace_level(tensorflow::RunOptions::SOFTWARE_TRACE);
+  run->set_output_partition_graphs(trace == Trace::kGraphs || trace == Trace::kGraphOnly);
   int64_t handle = 0;
   const absl::Status status = model->session()->MakeCallable(options, &handle);
   if (!status.ok()) return status;
