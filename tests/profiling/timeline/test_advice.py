@@ -68,14 +68,14 @@ def test_a_rule_fires_on_its_case_only(rule: advice.Rule) -> None:
 
 @pytest.mark.parametrize("form", ["stock", "bundle"])
 def test_every_command_parses(form: str) -> None:
-    seen = set()
+    seen, parser = set(), build_parser()
     for case in (case for pair in CASES.values() for case in pair):
         path = "it's a model/1"
         timeline = dataclasses.replace(case.a.timeline, form=form, path=path)
         for one in advise(dataclasses.replace(case, a=dataclasses.replace(case.a, timeline=timeline))):
             words = shlex.split(one.command)
             assert words[0] == "tfctr"
-            build_parser().parse_args(words[1:])
+            parser.parse_args(words[1:])
             seen.add(one.rule)
     assert len(seen) >= 8
 

@@ -118,8 +118,7 @@ def test_a_loop_is_one_node_and_its_way_back_no_edge() -> None:
     ]
     edges = {"merge": ("enter", "next"), "body": ("merge",), "next": ("body",), "exit": ("merge",)}
     path = critical_path(Step(index=0, start_ns=0, end_ns=100), events, edges)
-    assert [link.event.name for link in path.links] == ["enter", "body"] or path.total_ns <= 100
-    assert path.total_ns >= 5 + 45
+    assert [(link.event.name, link.duration_ns) for link in path.links] == [("body", 45)]  # all three times
 
 
 def test_the_path_goes_through_nodes_that_did_not_run() -> None:
@@ -160,7 +159,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
     return made.timeline(events, *steps, edges=edges)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(timelines())
 def test_what_holds_for_any_timeline(timeline: Timeline) -> None:
     a = analyse(timeline)
@@ -178,7 +177,7 @@ def test_what_holds_for_any_timeline(timeline: Timeline) -> None:
     assert o.total_ns == pytest.approx(a.role(OVERHEAD).time_ns)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(timelines())
 def test_a_step_is_its_events_and_its_idle_time(timeline: Timeline) -> None:
     for step in timeline.steps:

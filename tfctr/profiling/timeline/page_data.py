@@ -12,7 +12,7 @@ from tfctr.profiling.timeline.events import Event, Lane
 from tfctr.profiling.timeline.roles import ROLE_WORDS, ROLES
 
 MAX_ROWS = 6  # of one lane; what lies deeper is drawn in the last of them
-_SHOWN_FEATURES = 40
+_SHOWN_FEATURES = 2000
 _LANE_ORDER = ("overhead", "transfers", "thread", "device", "stream", "engine")
 
 

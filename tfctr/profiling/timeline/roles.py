@@ -48,6 +48,7 @@ DENSE_OPS = ENGINE_OPS | {
 TRANSFER_OPS = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "TfctrPackRows", "MEMCPYHtoD", "MEMCPYDtoH"})
 # They hand in everything, so neither their tags nor their place in the graph say what they are for.
 FEEDS = frozenset({"TfctrUnpack", "_Arg", "_Retval", "Placeholder", "PlaceholderWithDefault", "NoOp"})
+_OF_KIND = {"overhead": OVERHEAD, "layer": DENSE}
 
 
 def node_of(tensor: str) -> str:
@@ -57,7 +58,7 @@ def node_of(tensor: str) -> str:
 
 def role_of_nodes(timeline: Timeline) -> dict[str, str]:
     """Names of events -> one of ROLES."""
-    first = {event.name: event for event in timeline.events if event.kind != "layer"}
+    first = {event.name: event for event in timeline.events if event.kind in ("op", "kernel", "transfer")}
     edges = {name: [node_of(one) for one in inputs] for name, inputs in timeline.edges.items()}
     sources = {name for name, event in first.items() if _reads_table(event)}
     stops = {name for name, event in first.items() if event.op in DENSE_OPS or event.op in FEEDS}
@@ -67,13 +68,11 @@ def role_of_nodes(timeline: Timeline) -> dict[str, str]:
         for one in inputs:
             outputs.setdefault(one, []).append(name)
     after = _reach(lookups | {name for name, event in first.items() if event.op in DENSE_OPS}, outputs, set())
-    layers = {event.name: DENSE for event in timeline.events if event.kind == "layer"}
-    return layers | {name: _role(event, lookups, after) for name, event in first.items()}
+    others = {event.name: _OF_KIND[event.kind] for event in timeline.events if event.kind in _OF_KIND}
+    return others | {name: _role(event, lookups, after) for name, event in first.items()}
 
 
 def _role(event: Event, lookups: set[str], after: set[str]) -> str:
-    if event.kind == "overhead":
-        return OVERHEAD
     if event.kind == "transfer" or event.op in TRANSFER_OPS:
         return TRANSFER
     if event.op in DENSE_OPS:
