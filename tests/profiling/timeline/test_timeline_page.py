@@ -74,7 +74,7 @@ def test_the_page_says_what_was_slow_and_what_changed() -> None:
         in said
     )
     assert "the same call takes 320 ns, 2.5 times as fast: 3 operations run instead of 5" in said
-    assert "embedding lookups are 1 operation and 80 ns instead of 4 and 200 ns" in said
+    assert "embedding lookups take 80 ns in 1 operation instead of 200 ns in 4" in said
     assert "Group 1: 2 features together: f0, f1" in said
     assert "in group 1" in said
     assert "fuse_lookups, rule 2 lookups" in said

@@ -3,7 +3,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const canvas = document.getElementById("timeline");
-  const ROW = 20, GAP = 6, HEAD = 30, AXIS = 26, MINIMUM = 200; // pixels; nanoseconds that the view may show at least
+  const ROW = 24, GAP = 6, HEAD = 30, AXIS = 26, MINIMUM = 200; // pixels; nanoseconds that the view may show at least
   const LANE = 0, DEPTH = 1, START = 2, LENGTH = 3, NAME = 4, OP = 5, ROLE = 6, TAG = 7, BYTES = 8;
   let view = { from: 0, to: data.scale }, colours = {}, needle = "", width = 0, height = 0, gutter = 160, hovered = null;
 
@@ -59,14 +59,14 @@
 
   function draw_axis(g) {
     const span = view.to - view.from;
-    let step = Math.pow(10, Math.floor(Math.log10(span / 6 || 1)));
-    step = [1, 2, 5, 10].map((k) => k * step).find((k) => span / k <= 8) || step * 10;
+    const most = Math.max(2, Math.floor((width - gutter) / 78)), decade = Math.pow(10, Math.floor(Math.log10(span / most || 1)));
+    const step = [1, 2, 5, 10].map((k) => k * decade).find((k) => span / k <= most);
     g.font = "12px system-ui, sans-serif"; g.textAlign = "center";
     for (let t = Math.ceil(view.from / step) * step; t <= view.to; t += step) {
       const x = x_of(t);
       g.fillStyle = colours.line; g.fillRect(Math.round(x), AXIS - 4, 1, height - AXIS);
       g.fillStyle = colours.soft;
-      if (x > gutter + 4 && x < width - 26) g.fillText(t === 0 ? "0" : time(t), x, AXIS / 2);
+      if (x >= gutter && x < width - 28) g.fillText(t === 0 ? "0" : time(t), x, AXIS / 2);
     }
   }
 

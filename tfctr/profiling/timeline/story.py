@@ -57,7 +57,7 @@ def what_changed(before: Analysis | None, after: Analysis, name: str) -> str:
     ratio = times_words(before.call_ns, after.call_ns)
     told = [f"In {name} the same call takes {time_words(after.call_ns)}, {ratio}"]
     changes = [_ops_change(before, after), _lookups_change(before, after), _overhead_change(before, after)]
-    return ": ".join([*told, list_words([one for one in changes if one])]) + "."
+    return ": ".join([*told, "; ".join([one for one in changes if one])]) + "."
 
 
 def _ops_change(before: Analysis, after: Analysis) -> str:
@@ -69,8 +69,8 @@ def _lookups_change(before: Analysis, after: Analysis) -> str:
     if not old.calls and not new.calls:
         return ""
     return (
-        f"embedding lookups are {plural(new.calls, 'operation')} and {time_words(new.time_ns)} instead of "
-        f"{number_words(old.calls)} and {time_words(old.time_ns)}"
+        f"embedding lookups take {time_words(new.time_ns)} in {plural(new.calls, 'operation')} instead of "
+        f"{time_words(old.time_ns)} in {number_words(old.calls)}"
     )
 
 
