@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
+from tfctr.bundle.summary import node_words
 from tfctr.profiling.timeline.events import Event
+from tfctr.profiling.timeline.roles import ROLE_WORDS
 
 NAMES_SHOWN = 3
 TOP = 20
@@ -62,10 +64,10 @@ def group(
 
 
 def feature_words(features: Sequence[str], shown: int = NAMES_SHOWN) -> str:
-    """ "user_id, item_id, age and 23 more"."""
-    if len(features) <= shown + 1:
-        return ", ".join(features)
-    return f"{', '.join(features[:shown])} and {len(features) - shown} more"
+    """ "user_id, item_id, age and 23 more"; lookups on computed ids, which have the names of nodes, come last."""
+    named = sorted(features, key=lambda name: "/" in name)
+    some = [node_words(name) for name in (named if len(named) <= shown + 1 else named[:shown])]
+    return ", ".join(some) + (f" and {len(named) - shown} more" if len(named) > shown + 1 else "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,11 +133,7 @@ def by_feature(before: Sequence[Share] | None, after: Sequence[Share], no_featur
     inside = [_inside(side, numbers) for side in (before or (), after)]
     rows = side_by_side(before, after, lambda key: _feature_label(key, numbers, no_feature))
     return [
-        row
-        if row.label == no_feature
-        else dataclasses.replace(
-            row, before_note=inside[0].get(row.detail, ""), after_note=inside[1].get(row.detail, "")
-        )
+        dataclasses.replace(row, before_note=inside[0].get(row.detail, ""), after_note=inside[1].get(row.detail, ""))
         for row in rows
     ]
 
@@ -158,10 +156,11 @@ def _inside(shares: Sequence[Share], numbers: dict[Hashable, str]) -> dict[str, 
 
 
 def _feature_label(key: Hashable, numbers: dict[Hashable, str], no_feature: str) -> tuple[str, str]:
-    features = key if isinstance(key, tuple) else ()
-    if not features:
+    if not isinstance(key, tuple):
+        return ROLE_WORDS[str(key)], ""
+    if not (features := key):
         return no_feature, ""
     if len(features) == 1:
-        return features[0], features[0]
+        return node_words(features[0]), features[0]
     number = numbers[key].capitalize()
     return f"{number}: {len(features)} features together: {feature_words(features)}", ", ".join(features)

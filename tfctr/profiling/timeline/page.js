@@ -224,7 +224,7 @@
   }
 
   function measure() {
-    width = canvas.parentElement.clientWidth; gutter = width < 620 ? 92 : 168;
+    width = canvas.parentElement.clientWidth; gutter = width < 620 ? 92 : 216;
     canvas.style.width = width + "px";
     draw(); draw_names();
   }

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any
 
 import jinja2
 
+from tfctr.bundle.summary import node_words
 from tfctr.profiling.timeline import advice, grouping, machine_facts, page_data, story, words
 from tfctr.profiling.timeline.analysis import Analysis, analyse
 from tfctr.profiling.timeline.events import Timeline
@@ -18,7 +19,7 @@ from tfctr.profiling.timeline.roles import OVERHEAD, ROLE_WORDS, ROLES
 from tfctr.version import __version__
 
 _FOLDER = pathlib.Path(__file__).parent
-NO_FEATURE = "no feature: dense part, inputs and the rest"
+NO_FEATURE = "no feature: dense part and the rest"
 NO_PASS = "as the model had it"
 LINKS_SHOWN = 20
 
@@ -48,6 +49,7 @@ def render_page(timeline: Timeline, baseline: Timeline | None = None) -> str:
         "percent": words.percent_words,
         "number": words.number_words,
         "size": words.size_words,
+        "node": node_words,
     }
     template = environment.from_string((_FOLDER / "page.html.j2").read_text(encoding="utf-8"))
     named = _named(facts)
@@ -152,27 +154,12 @@ def _by_op(facts: advice.Facts) -> dict[str, Any]:
 
 
 def _by_feature(facts: advice.Facts) -> dict[str, Any]:
-    old = _spelled(facts.baseline.by_feature) if facts.baseline else None
-    rows = grouping.by_feature(old, _spelled(facts.a.by_feature), NO_FEATURE)
+    rows = grouping.by_feature(facts.baseline.by_feature if facts.baseline else None, facts.a.by_feature, NO_FEATURE)
     what = (
         "Work by the feature it is for. An operation that works for many features has a row of its own, as nobody "
         "knows how much of it is whose."
     )
     return _table("By feature", what, "Feature", rows)
-
-
-def _spelled(shares: Sequence[Share]) -> list[Share]:
-    """Work of no feature, executor and feed included, in one row."""
-    lonely = [share for share in shares if not share.key or share.key == OVERHEAD]
-    rest = dataclasses.replace(
-        lonely[0],
-        key=(),
-        time_ns=sum(share.time_ns for share in lonely),
-        share=sum(share.share for share in lonely),
-        calls=sum(share.calls for share in lonely),
-        nodes=sum(share.nodes for share in lonely),
-    )
-    return [rest, *(share for share in shares if share.key and share.key != OVERHEAD)]
 
 
 def _by_pass(facts: advice.Facts) -> dict[str, Any]:

@@ -97,9 +97,9 @@ def _lanes(lanes: Sequence[Lane], events: Sequence[Event]) -> list[Lane]:
 
 
 def lane_words(lane: Lane) -> str:
-    """ "CPU:0 thread 4711"."""
-    if lane.kind in ("thread", "stream") and lane.true_id and str(lane.true_id) not in lane.name:
-        return f"{lane.name or lane.device} {lane.kind} {lane.true_id}".strip()
+    """ "CPU:0, thread 4711 tf_Compute"; names of pools have a number behind a slash that says nothing."""
+    if lane.kind in ("thread", "stream"):
+        return f"{lane.device}, {lane.kind} {lane.true_id} {lane.name.partition('/')[0]}".strip()
     return lane.name or f"{lane.device} {lane.kind}".strip()
 
 

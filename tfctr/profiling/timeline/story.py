@@ -42,7 +42,7 @@ def _part(a: Analysis, share: Share, first: bool) -> str:
         TRANSFER: "transfers between devices",
         OTHER: "inputs and everything else",
     }
-    return f"{amount} {'goes ' if first else ''}into {words[str(share.key)]} ({pieces})"
+    return f"{amount} goes into {words[str(share.key)]} ({pieces})"
 
 
 def what_changed(before: Analysis | None, after: Analysis, name: str) -> str:
