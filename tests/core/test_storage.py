@@ -142,10 +142,9 @@ def test_full_disk_is_an_os_error_and_leaves_nothing(tmp_path):
 def test_surrogate_of_four_gigabytes(tmp_path):
     path = tmp_path / "s"
     rows = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
-    begin = time.perf_counter()
     info = native.write_surrogate_table(path, "s", "float32", [1 << 24, 64], np.array([0, 9, (1 << 24) - 1]), rows)
     assert native.file_info(path) == info
-    assert time.perf_counter() - begin < 2  # instant: a limit against writing 4 GB, not a benchmark
+    assert path.stat().st_blocks * 512 < 1 << 20  # holes: nothing of the 4 GB was written
     assert info["bytes"] == 4 << 30
     assert (info["checksums"], info["surrogate"]) == (False, True)
     assert os.stat(path).st_blocks * 512 < 1 << 20
@@ -260,9 +259,9 @@ def test_million_strings_open_at_once_without_memory(tmp_path):
     native.write_vocab(path, "v", keys, np.arange(len(keys)))
     some = keys[:: len(keys) // 1000]
     before = rss_anon_bytes()
-    begin = time.perf_counter()
+    begin = time.thread_time()  # not wall time: this thread may get no turn for seconds
     native.file_info(path)
-    opened_s = time.perf_counter() - begin
+    opened_s = time.thread_time() - begin
     found = native.vocab_find(path, some)
     assert rss_anon_bytes() - before < 4 << 20
     assert opened_s < 1  # building an index would take longer; the benchmark measures it

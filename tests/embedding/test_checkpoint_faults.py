@@ -143,18 +143,21 @@ print("saved", flush=True)
 """
 
 
-def test_killed_while_saving_the_last_whole_checkpoint_is_found(tmp_path: Path, repo_root: Path) -> None:
-    command = [sys.executable, "-c", KILLED_SAVER, str(tmp_path)]
+def _kill_while_saving(folder: Path, repo_root: Path) -> bool:
+    """Whether the signal came before the save was done."""
+    command = [sys.executable, "-c", KILLED_SAVER, str(folder)]
     with subprocess.Popen(command, cwd=repo_root, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "saving\n"
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("*.tempstate*")) and time.monotonic() < deadline:
+        while process.poll() is None and not list(folder.glob("*.tempstate*")):
             time.sleep(0.001)
         process.kill()
-        assert process.stdout.read() == ""
-    left = list(tmp_path.glob("*.tempstate*"))
-    assert left, "it was killed too late"
+        return process.stdout.read() == "" and bool(list(folder.glob("*.tempstate*")))
+
+
+def test_killed_while_saving_the_last_whole_checkpoint_is_found(tmp_path: Path, repo_root: Path) -> None:
+    attempts = (tmp_path / str(k) for k in range(5))  # on a busy machine the signal may come too late
+    tmp_path = next(folder for folder in attempts if _kill_while_saving(folder, repo_root))
     table = make(64)
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(table=table), str(tmp_path), max_to_keep=3)
     assert manager.restore_or_initialize() == str(tmp_path / "ckpt-1")
@@ -189,8 +192,10 @@ def test_lookups_beside_restores_see_the_old_or_the_new_rows(tmp_path: Path) -> 
     threads = [threading.Thread(target=look_up) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for round_ in range(20):
+    round_ = 0
+    while round_ < 20 or (seen != {1.0, 2.0} and round_ < 10_000):  # the threads may get their turn late
         checkpoint.read(prefixes[round_ % 2])
+        round_ += 1
     stop.set()
     for thread in threads:
         thread.join(30)

@@ -343,11 +343,12 @@ def test_half_of_what_is_being_written_is_never_restored(tmp_path: Path) -> None
     done = threading.Event()
 
     def copy() -> None:
-        while not done.is_set():
+        while True:  # once at least, though the save may be done by then
             copies.append(tmp_path / f"copy{len(copies)}")
             with contextlib.suppress(shutil.Error):  # the temporary folder is gone by now
                 shutil.copytree(folder, copies[-1], copy_function=_copy_what_is_there)
-            time.sleep(0.005)
+            if done.wait(0.005):
+                return
 
     tfctr.warm_start.from_numpy(table, np.arange(60_000), np.full([60_000, 4], 2, np.float32))
     thread = threading.Thread(target=copy)

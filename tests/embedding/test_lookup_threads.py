@@ -23,8 +23,10 @@ def run_together(works: list[Callable[[np.random.Generator], Any]]) -> None:
     def loop(seed: int, work: Callable[[np.random.Generator], Any]) -> None:
         rng = np.random.default_rng(seed)
         try:
-            while time.monotonic() < stop and not errors:
+            while True:  # each once at least, however late it gets its turn
                 work(rng)
+                if time.monotonic() >= stop or errors:
+                    break
         except BaseException as error:
             errors.append(error)
 
