@@ -22,7 +22,7 @@ def test_labels_name_versions_and_keep_them_loaded(base):
     made = manager(base, labels={"stable": 1, "next": 9})
     made.poll()
     assert answer(made) == "3" and answer(made, label="stable") == "1"
-    with pytest.raises(NotFoundError, match="no version 9"):
+    with pytest.raises(NotFoundError, match="label 'next' stands for version 9, which is not there"):
         made.acquire("m", label="next")
     made.set_label("m", "stable", 3)
     made.poll()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +13,8 @@ from tfctr.serving.version import load_version
 from tfctr.serving.versions import memory
 from tfctr.serving.versions.clock import Clock, SystemClock
 from tfctr.serving.versions.lease import Lease
-from tfctr.serving.versions.model import Loader, ServedModel
+from tfctr.serving.versions.loading import Loader
+from tfctr.serving.versions.model import ServedModel
 from tfctr.serving.versions.routes import Route
 from tfctr.serving.versions.spec import ModelSpec, ModelStatus, listed
 
@@ -117,23 +118,30 @@ class ModelManager:
         for one in self._models.values() if model is None else [self._model(model)]:
             one.poll()
 
-    def load(self, model: str, version: int | None = None) -> ModelStatus:
+    def load(self, model: str, version: int | None = None, *, accept_changed_inputs: bool = False) -> ModelStatus:
         """Loads ``version`` beside those that the policy wants; None: those. Ends what :meth:`unload` and
-        :meth:`rollback` have set. Raises NotFoundError, or TfctrError with the reason why it was not loaded."""
+        :meth:`rollback` have set, of this version or of all.
+
+        accept_changed_inputs: it may take over although it does not take the requests of the version that serves.
+
+        Raises NotFoundError, or TfctrError with the reason why it was not loaded.
+        """
         found = self._model(model)
-        found.load(version)
+        found.load(version, accept=accept_changed_inputs)
         return found.status(describe=False)
 
     def unload(self, model: str, version: int | None = None) -> ModelStatus:
-        """Unloads a version, or all of them, when its requests are done; until :meth:`load` or :meth:`reload`."""
+        """Unloads a version, or all of them, when its requests are done; until :meth:`load` or :meth:`reload`. Its
+        labels go with it (``labels_unloaded``), and come back with it."""
         found = self._model(model)
         found.unload(version)
         return found.status(describe=False)
 
-    def reload(self, model: str, version: int | None = None) -> ModelStatus:
-        """Loads what is served, or ``version``, anew and exchanges it. Raises as :meth:`load`; the old serves on."""
+    def reload(self, model: str, version: int | None = None, *, accept_changed_inputs: bool = False) -> ModelStatus:
+        """Loads what is served, or ``version``, anew and exchanges it; a version that is not loaded is loaded as by
+        :meth:`load`. Raises as that; the old serves on."""
         found = self._model(model)
-        found.reload(version)
+        found.load(version, anew=True, accept=accept_changed_inputs)
         return found.status(describe=False)
 
     def rollback(self, model: str, version: int | None = None) -> ModelStatus:
@@ -159,7 +167,16 @@ class ModelManager:
             thread.join()
         return drained
 
-    # For metrics.
+    # For metrics and profiles.
+
+    def versions(self, model: str) -> Iterator[tuple[int, Any]]:
+        """(number, version) of all of a model that are loaded, each held while the caller looks at it."""
+        for number, slot in self._model(model).slots:
+            if slot.enter():
+                try:
+                    yield number, slot.version
+                finally:
+                    slot.leave()
 
     def loaded(self) -> set[tuple[str, int]]:
         """(model, version) of all that are loaded."""
@@ -167,13 +184,9 @@ class ModelManager:
 
     def groups(self) -> Iterable[tuple[str, int, Mapping[str, Any]]]:
         """(model, version, what its group counted) of all that are loaded."""
-        for name, model in self._models.items():
-            for number, slot in model.slots:
-                if slot.enter():
-                    try:
-                        yield name, number, slot.version.metrics()
-                    finally:
-                        slot.leave()
+        for name in self._models:
+            for number, version in self.versions(name):
+                yield name, number, version.metrics()
 
     def statuses(self) -> list[ModelStatus]:
         """Of all models, without what versions say of themselves."""

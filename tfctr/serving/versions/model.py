@@ -5,23 +5,22 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from tfctr.bundle import naming
 from tfctr.errors import NotFoundError, TfctrError, UnavailableError
-from tfctr.serving.versions import differences, memory, routes, scan, spec
+from tfctr.serving.versions import absence, loading, memory, routes, scan, spec
 from tfctr.serving.versions.clock import Clock
 from tfctr.serving.versions.lease import Lease, Slot
+from tfctr.serving.versions.loading import Loader
 from tfctr.serving.versions.record import Record
 from tfctr.serving.versions.routes import Route, Routes
 from tfctr.serving.versions.spec import ModelSpec, ModelStatus, VersionStatus, listed
 
 _log = logging.getLogger("tfctr")
 _ENDED = 16  # versions that are gone and still told of
-
-Loader = Callable[..., Any]
 
 
 class ServedModel:
@@ -59,31 +58,23 @@ class ServedModel:
                 number = current.pick(route) if label is None else self._labelled(current, label)
             slot = None if number is None else current.slots.get(number)
             if slot is None:
-                raise self._missing(number)
+                raise self._missing(number, label)
             if slot.enter():
                 return Lease(slot)
             if current is self._routes:
                 raise UnavailableError(f"model {self.spec.name!r}: version {number} is being unloaded")
 
     def _labelled(self, current: Routes, label: str) -> int:
-        if label not in current.labels:
-            raise NotFoundError(
-                f"model {self.spec.name!r}: no label {label!r}; there is: {listed(sorted(current.labels))}"
-            )
-        return current.labels[label]
-
-    def _missing(self, number: int | None) -> TfctrError:
-        name = self.spec.name
-        record = None if number is None else self._records.get(number)
+        number = current.labels.get(label)
         if number is None:
-            reasons = [f"version {n}: {one.error}" for n, one in sorted(self._records.items()) if one.error]
-            why = "; ".join([*reasons, *([self._error] if self._error else [])]) or "no version is loaded"
-            return UnavailableError(f"model {name!r} is not available: {why}")
-        if record is None:
-            there = listed(sorted(self._routes.slots))
-            return NotFoundError(f"model {name!r}: no version {number}; there is: {there}")
-        why = f": {record.error}" if record.error else ""
-        return UnavailableError(f"model {name!r}: version {number} is not available ({record.state}{why})")
+            raise absence.no_label(self.spec.name, label, current)
+        return number
+
+    def _missing(self, number: int | None, label: str | None = None) -> TfctrError:
+        name, records = self.spec.name, dict(self._records)
+        if number is None:
+            return absence.no_default(name, records, self._error)
+        return absence.not_loaded(name, number, label, records.get(number), self._routes)
 
     @property
     def ready(self) -> bool:
@@ -100,13 +91,12 @@ class ServedModel:
         for number, one in sorted(records.items()):
             slot = current.slots.get(number)
             told = slot.version.describe() if describe and slot is not None else None
-            versions.append(
-                VersionStatus(number=number, state=one.state, error=one.error, loaded_at=one.loaded_at, describe=told)
-            )
+            versions.append(VersionStatus(number=number, **one.told(), pinned=number in self._pinned, describe=told))
         return ModelStatus(
             name=self.spec.name,
             versions=tuple(versions),
             labels=dict(current.labels),
+            labels_unloaded=dict(current.away),
             default=current.default,
             error=self._error,
         )
@@ -125,45 +115,45 @@ class ServedModel:
             finally:
                 self.first_look.set()
 
-    def load(self, version: int | None) -> None:
+    def load(self, version: int | None, *, anew: bool = False, accept: bool = False) -> None:
         """Loads a version beside those of the policy, or all that the policy wants; what was unloaded or rolled back
-        from by hand may be loaded again. Raises why it could not be loaded."""
+        from by hand may be loaded again, with its labels. Raises why it could not be loaded.
+
+        anew: what is loaded is loaded again, changed or not. accept: it may take other inputs than the version before.
+        """
         with self._changing:
             self._must_look()
             if version is None:
                 self._unloaded.clear()
                 self._skipped.clear()
-                self._forget_rejections(self._folders)
             else:
                 self._must_be_there(version)
                 self._unloaded.discard(version)
                 self._skipped.discard(version)
+            chosen = set(self._folders) if version is None else {version}
+            self._forget_rejections(chosen)
+            for number in chosen:
+                self._records[number].accepts |= accept
+            self._bring_labels_back(chosen)
+            if version is not None and not (anew and version in self._wanted()):
                 self._pinned.add(version)
-                self._forget_rejections([version])
-            self._settle(hurry=True)
-            self._raise_rejection([version] if version is not None else self._folders)
-
-    def reload(self, version: int | None = None) -> None:
-        """Loads what is served anew, changed or not; as :meth:`load` otherwise."""
-        with self._changing:
-            self._must_look()
+            self._settle(hurry=True, again=chosen & (set(self._routes.slots) | self._pinned) if anew else ())
             if version is not None:
-                self._must_be_there(version)
-            self._unloaded.clear()
-            self._skipped.clear()
-            self._forget_rejections(self._folders)
-            again = set(self._routes.slots) if version is None else {version}
-            self._settle(hurry=True, again=again)
-            self._raise_rejection(self._folders if version is None else [version])
+                self._pinned &= set(self._routes.slots)
+            self._raise_rejection(chosen)
+            if not self._routes.slots:
+                why = self._error or "its policy wants none of what is there"
+                raise NotFoundError(f"model {self.spec.name!r}: nothing was loaded: {why}")
 
     def unload(self, version: int | None) -> None:
-        """Unloads a version, or all, until :meth:`load` or :meth:`reload`."""
+        """Unloads a version, or all, until :meth:`load`; labels of it stand for nothing until then."""
         with self._changing:
             gone = set(self._routes.slots) | set(self._folders) if version is None else {version}
             if version is not None and version not in self._routes.slots:
                 raise self._missing(version)
             self._unloaded |= gone
             self._pinned -= gone
+            self._take_labels_away(gone)
             self._retire(gone & set(self._routes.slots))
 
     def rollback(self, version: int | None) -> int:
@@ -187,10 +177,13 @@ class ServedModel:
             self._unloaded.discard(target)
             self._pinned = {n for n in self._pinned if n <= target} | {target}
             self._forget_rejections([target])
+            self._records[target].accepts = True  # whoever goes back knows what to
             self._load_missing({target}, hurry=True)
             if target not in self._routes.slots:
                 self._skipped, self._unloaded, self._pinned = kept
                 self._raise_rejection([target])
+            self._bring_labels_back({target})
+            self._take_labels_away(self._skipped)
             self._settle(hurry=True)
             return target
 
@@ -198,15 +191,28 @@ class ServedModel:
         """Moves the label to a version that is loaded; None: takes it away."""
         spec.check_label(self.spec.name, label)
         with self._changing:
-            labels = dict(self._routes.labels)
-            if version is None:
-                if labels.pop(label, None) is None:
-                    raise NotFoundError(f"model {self.spec.name!r}: no label {label!r}")
-            else:
+            labels, away = dict(self._routes.labels), dict(self._routes.away)
+            known = labels.pop(label, None) is not None or away.pop(label, None) is not None
+            if version is not None:
                 if version not in self._routes.slots:
                     raise self._missing(version)
                 labels[label] = version
-            self._publish(dict(self._routes.slots), labels)
+            elif not known:
+                raise NotFoundError(f"model {self.spec.name!r}: no label {label!r}")
+            self._publish(self._routes.slots, labels, away)
+
+    def _take_labels_away(self, numbers: Collection[int]) -> None:
+        """Labels of versions that go by hand would be a promise that nobody keeps."""
+        current = self._routes
+        gone = {label: number for label, number in current.labels.items() if number in numbers}
+        left = {label: number for label, number in current.labels.items() if number not in numbers}
+        self._publish(current.slots, left, {**current.away, **gone})
+
+    def _bring_labels_back(self, numbers: Collection[int]) -> None:
+        current = self._routes
+        back = {label: number for label, number in current.away.items() if number in numbers}
+        left = {label: number for label, number in current.away.items() if number not in numbers}
+        self._publish(current.slots, {**current.labels, **back}, left)
 
     def close(self, drain_s: float) -> bool:
         """Takes no more requests and unloads everything; whether all had been answered in time."""
@@ -225,7 +231,10 @@ class ServedModel:
                 _log.warning("model %r: %s", self.spec.name, error)
             self._error = str(error)
             return False
-        self._error = ""
+        missing = spec.missing(self.spec.policy, found, self.spec.base_path)
+        if missing and missing != self._error:
+            _log.warning("model %r: %s", self.spec.name, missing)
+        self._error = missing
         self._folders = found
         self._skipped &= set(found)
         self._unloaded &= set(found) | set(self._routes.slots)
@@ -285,7 +294,7 @@ class ServedModel:
             if self._load_missing(wanted, hurry=hurry, again=left & wanted):
                 break
             left = set()
-        self._publish(dict(self._routes.slots), self._routes.labels)
+        self._publish(self._routes.slots)
         # A version that still settles, or that nothing is left of on disk, is no reason to unload the one that serves.
         if wanted and wanted <= set(self._routes.slots):
             self._retire(set(self._routes.slots) - wanted)
@@ -323,7 +332,9 @@ class ServedModel:
         if old is None:
             record.state = spec.LOADING
         try:
-            version = self._load_whole(number, folder, record)
+            version = loading.load_whole(
+                self._loader, folder, number, self._options, record.seen, lambda made: self._check(number, made, record)
+            )
         except Exception as error:  # whatever a model does when it is loaded, the others serve on
             record.error = " ".join(str(error).split()) or type(error).__name__
             record.rejected = record.seen
@@ -333,42 +344,37 @@ class ServedModel:
             return False
         record.state, record.error, record.rejected = spec.AVAILABLE, "", None
         record.loaded, record.loaded_at, record.served = record.seen, self._clock.time(), True
-        self._say_what_clients_miss(number, version)
-        self._publish({**self._routes.slots, number: Slot(version)}, self._routes.labels)
+        self._publish({**self._routes.slots, number: Slot(version)})
         _log.info("model %r: version %d is available", self.spec.name, number)
         if old is not None:
-            self._drain(number, old, self.spec.drain_seconds)
+            loading.drain(self.spec.name, number, old, self.spec.drain_seconds)
             del old
             memory.trim()
         return True
 
-    def _load_whole(self, number: int, folder: Path, record: Record) -> Any:
-        """The version; an error where its folder changed meanwhile, as it may be half of one and half of another."""
-        version = self._loader(folder, number, self._options)
-        now = scan.fingerprint(folder)
-        if now != record.seen:
-            version.close(0.0)
-            raise TfctrError(f"{folder}: was written to while it was loaded")
-        return version
+    def _check(self, number: int, version: Any, record: Record) -> None:
+        """Raises where the version is to answer in place of one whose requests it does not take."""
+        slots, default = self._routes.slots, self._routes.default
+        if default is not None and self._default({*slots, number}) == number:
+            accept = self.spec.accept_changed_inputs or record.accepts
+            loading.check_requests(self.spec.name, number, version, slots[default].version, accept=accept)
 
-    def _say_what_clients_miss(self, number: int, version: Any) -> None:
-        """A model may change what it takes, but nobody should learn it from failed requests."""
-        default = self._routes.default
-        if default is not None:
-            missed = differences.of_requests(self._routes.slots[default].version.signatures, version.signatures)
-            if missed:
-                about = self.spec.name, number, default, missed
-                _log.warning("model %r: version %d does not take all requests of version %d: %s", *about)
+    def _default(self, numbers: Collection[int]) -> int | None:
+        """Which of them answers requests that name none."""
+        visible = set(numbers) - self._skipped
+        return max(self.spec.policy.wanted(visible) or visible, default=None)
 
-    def _publish(self, slots: dict[int, Slot], labels: Mapping[str, int]) -> None:
-        """Exchanges what requests see, as a whole."""
-        visible = {n for n in slots if n not in self._skipped}
-        default = max(self.spec.policy.wanted(visible) or visible, default=None)
+    def _publish(
+        self, slots: Mapping[int, Slot], labels: Mapping[str, int] | None = None, away: Mapping[str, int] | None = None
+    ) -> None:
+        """Exchanges what requests see, as a whole. labels, away: None: as they are."""
+        labels = self._routes.labels if labels is None else labels
         traffic = self.spec.traffic
         self._routes = Routes(
-            slots=slots,
-            default=default,
+            slots=dict(slots),
+            default=self._default(slots),
             labels=dict(labels),
+            away=self._routes.away if away is None else dict(away),
             shares=() if traffic is None else routes.shares(traffic, labels, slots),
             field="" if traffic is None else traffic.field,
         )
@@ -378,21 +384,15 @@ class ServedModel:
         if not numbers:
             return True
         going = {n: slot for n, slot in self._routes.slots.items() if n in numbers}
-        self._publish({n: slot for n, slot in self._routes.slots.items() if n not in numbers}, self._routes.labels)
+        self._publish({n: slot for n, slot in self._routes.slots.items() if n not in numbers})
         drained = True
         while going:
             number, slot = going.popitem()
             record = self._records[number]
             record.state = spec.UNLOADING
-            drained &= self._drain(number, slot, self.spec.drain_seconds if drain_s is None else drain_s)
+            seconds = self.spec.drain_seconds if drain_s is None else drain_s
+            drained &= loading.drain(self.spec.name, number, slot, seconds)
             record.state, record.loaded, record.loaded_at = spec.END, None, None
             del slot
         memory.trim()
-        return drained
-
-    def _drain(self, number: int, slot: Slot, seconds: float) -> bool:
-        drained = slot.drain(seconds)
-        drained &= slot.version.close(seconds if drained else 0.0)
-        if not drained:
-            _log.warning("model %r: version %d was unloaded with requests inside", self.spec.name, number)
         return drained

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tfctr.serving.versions import scan, spec
 
@@ -18,6 +19,7 @@ class Record:
       seen, still: its folder at the last look, and whether it was so at the look before.
       loaded, rejected: its folder when it was.
       served: whether it was ever loaded, by this process.
+      accepts: whether somebody said that it may take other inputs than the version before.
     """
 
     state: spec.State = spec.START
@@ -28,3 +30,8 @@ class Record:
     loaded: scan.Fingerprint | None = None
     rejected: scan.Fingerprint | None = None
     served: bool = False
+    accepts: bool = False
+
+    def told(self) -> dict[str, Any]:
+        """What ``VersionStatus`` has of it."""
+        return {"state": self.state, "error": self.error, "loaded_at": self.loaded_at}

@@ -18,11 +18,13 @@ _GAP = -1  # in place of a version: the default's
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Routes:
     """slots: what is loaded, by number. default: the version of requests that name none. labels: name -> number, loaded
-    or not. shares: (end of its part of [0, 1), version), ascending; field: whose hash decides."""
+    or not. away: labels of versions that were unloaded by hand, which come back with them. shares: (end of its part of
+    [0, 1), version), ascending; field: whose hash decides."""
 
     slots: Mapping[int, Slot] = dataclasses.field(default_factory=dict)
     default: int | None = None
     labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    away: Mapping[str, int] = dataclasses.field(default_factory=dict)
     shares: tuple[tuple[float, int], ...] = ()
     field: str = ""
 

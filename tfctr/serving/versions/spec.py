@@ -95,6 +95,8 @@ class ModelSpec:
     poll_seconds: float = 2.0
     drain_seconds: float = 30.0
     """How long an old version may take to finish the requests that it has."""
+    accept_changed_inputs: bool = False
+    """Whether a version may take over that does not take the requests of the one that serves."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -116,25 +118,37 @@ def check_label(model: str, label: str) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VersionStatus:
     """One version. error: why it is not loaded, or, beside AVAILABLE, why what lies in its folder now was not taken.
-    loaded_at: Unix time. describe: what the loaded one says of itself."""
+    loaded_at: Unix time. pinned: loaded by hand, so that it stays until it is unloaded by hand. describe: what the
+    loaded one says of itself."""
 
     number: int
     state: State
     error: str = ""
     loaded_at: float | None = None
+    pinned: bool = False
     describe: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelStatus:
-    """One model. default: the version that answers who names none. labels: those that are set. error: of the model's
-    folder; "" where there is none."""
+    """One model. default: the version that answers who names none. labels: those that are set. labels_unloaded:
+    those whose version was unloaded by hand: requests for them are refused, and they come back with it. error: of the
+    model's folder; "" where there is none."""
 
     name: str
     versions: tuple[VersionStatus, ...]
     labels: Mapping[str, int]
+    labels_unloaded: Mapping[str, int] = dataclasses.field(default_factory=dict)
     default: int | None = None
     error: str = ""
+
+
+def missing(policy: Policy, there: Collection[int], folder: Path) -> str:
+    """Which versions the policy names that are not there; "" where none is missing."""
+    absent = sorted(set(policy.numbers) - set(there)) if isinstance(policy, Specific) else []
+    if not absent:
+        return ""
+    return f"{folder}: holds no version {listed(absent)}, which is to be served; there is: {listed(sorted(there))}"
 
 
 def listed(values: Iterable[object]) -> str:
