@@ -27,9 +27,14 @@
 
 namespace tfctr {
 
-// What a run leaves in its RunMetadata: nothing; op times; those and the graphs of the devices, which costs a copy of
-// them for every run.
-enum class Trace { kNone, kTimes, kGraphs };
+// What a run leaves in its RunMetadata.
+enum class Trace {
+  kNone,
+  kTimes,      // op times; takes the process's one profiler of GPUs meanwhile
+  kGraphs,     // those and the graphs of the devices, which costs a copy of them for every run
+  kHostTimes,  // op times as the host sees them, of this run alone, whatever else is recorded
+  kGraphOnly,
+};
 
 struct ModelOptions {
   std::string path;                // folder with saved_model.pb

@@ -1,42 +1,18 @@
 #include "tfctr/core/runtime/serving_group.h"
 
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <exception>
 #include <functional>
-#include <thread>
 #include <utility>
+
+#include "tfctr/core/runtime/group_parts.h"
 
 namespace tfctr {
 
 namespace {
 
-// As low as batch jobs of a machine: what a run_on may take is what serving leaves.
-constexpr int kLowPriorityNice = 15;
-
 // Beyond this a request is a mistake, and its pieces would fill the queue.
 constexpr int64_t kMaxPieces = 4096;
-
-// Runs `work` on a thread that gets what serving leaves, and waits for it.
-void AtLowPriority(const std::function<void()>& work) {
-  std::thread thread([&] {
-    setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kLowPriorityNice);
-    work();
-  });
-  thread.join();
-}
-
-struct RequestPiece : Piece {
-  const GroupSignature* signature = nullptr;
-  PackedRequest request;
-  std::vector<tensorflow::Tensor> outputs;
-  int64_t lookup_ns = 0, dense_ns = 0;
-};
-
-RequestPiece& AsRequest(Piece* piece) { return *static_cast<RequestPiece*>(piece); }
 
 Failure RunFailure(const SignatureRunner& runner, const absl::Status& status, const PackedRequest& request) {
   const FailCode code = IsAboutInput(status)                ? FailCode::kInvalidArgument
@@ -136,12 +112,15 @@ absl::StatusOr<const GroupSignature*> ServingGroup::AddSignature(std::shared_ptr
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<Piece>>> ServingGroup::Cut(const GroupSignature& signature,
-                                                                      PackedRequest request) const {
+                                                                      PackedRequest request, const Call* call,
+                                                                      int64_t submitted_ns) const {
   std::vector<std::unique_ptr<Piece>> pieces;
   const auto add = [&](PackedRequest part) -> RequestPiece* {
     auto piece = std::make_unique<RequestPiece>();
     piece->signature = &signature;
     piece->request = std::move(part);
+    piece->call = call;
+    piece->submitted_ns = submitted_ns;
     pieces.push_back(std::move(piece));
     return &AsRequest(pieces.back().get());
   };
@@ -225,7 +204,8 @@ Answer ServingGroup::Collect(const GroupSignature& signature, Call* call, int64_
 
 Answer ServingGroup::Run(const GroupSignature& signature, PackedRequest request, const std::shared_ptr<Call>& call) {
   const int64_t submitted = clock_.Now();
-  absl::StatusOr<std::vector<std::unique_ptr<Piece>>> pieces = Cut(signature, std::move(request));
+  absl::StatusOr<std::vector<std::unique_ptr<Piece>>> pieces =
+      Cut(signature, std::move(request), call.get(), submitted);
   if (!pieces.ok()) return CutFailed(pieces.status());
   Failure failure = dispatcher_->Run(call, *std::move(pieces));
   return Collect(signature, call.get(), submitted, std::move(failure));
@@ -234,7 +214,8 @@ Answer ServingGroup::Run(const GroupSignature& signature, PackedRequest request,
 void ServingGroup::Submit(const GroupSignature& signature, PackedRequest request, const std::shared_ptr<Call>& call,
                           std::function<void(Answer)> done) {
   const int64_t submitted = clock_.Now();
-  absl::StatusOr<std::vector<std::unique_ptr<Piece>>> pieces = Cut(signature, std::move(request));
+  absl::StatusOr<std::vector<std::unique_ptr<Piece>>> pieces =
+      Cut(signature, std::move(request), call.get(), submitted);
   if (!pieces.ok()) return done(CutFailed(pieces.status()));
   // The call is held by who finishes it for as long as this runs.
   dispatcher_->Submit(call, *std::move(pieces),
@@ -308,11 +289,13 @@ absl::Status ServingGroup::RunRecorded(SignatureRunner* runner, const PackedRequ
                                        const std::vector<Piece*>& pieces, std::vector<tensorflow::Tensor>* outputs) {
   thread_local StepRecord record;  // keeps its memory from run to run
   record.Clear();
+  std::unique_ptr<RunTrace> trace = traces_.on() ? BeginTrace(request, pieces) : nullptr;
   const int64_t start = clock_.Now();
   absl::Status status;
   {
     const ScopedStep step(metrics_.enabled() ? &record : nullptr);
-    status = runner->Run(request, outputs);
+    status = trace == nullptr ? runner->Run(request, outputs)
+                              : runner->RunTraced(*trace->form, request, outputs, &trace->metadata);
   }
   const int64_t end = clock_.Now();
   // A tower that is stock TensorFlow's is what is left of the run.
@@ -326,6 +309,7 @@ absl::Status ServingGroup::RunRecorded(SignatureRunner* runner, const PackedRequ
     rows += piece->rows;
   }
   metrics_.AddRun(rows, static_cast<int64_t>(pieces.size()), record);
+  if (trace != nullptr) EndTrace(std::move(trace), status, pieces);
   return status;
 }
 

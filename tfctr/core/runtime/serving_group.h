@@ -22,6 +22,7 @@
 #include "tfctr/core/runtime/executor.h"
 #include "tfctr/core/runtime/packer.h"
 #include "tfctr/core/runtime/request_batch.h"
+#include "tfctr/core/runtime/run_traces.h"
 #include "tfctr/core/runtime/signature_plan.h"
 #include "tfctr/core/runtime/signature_runner.h"
 #include "tfctr/core/serving/call.h"
@@ -120,6 +121,16 @@ class ServingGroup : public Runner {
   // Counts a request that has ended: its code, its time, and the time of its stages if it was answered.
   void Count(const Timing& timing, FailCode code);
 
+  // Traces the run of every N-th request from now on, and keeps at most `room` of them for Take. `replay`: a request
+  // that is to be traced may be run once more, to learn the graph; false where runs change state.
+  void StartTraces(int64_t every, int64_t room, bool replay);
+  // No more; gives back what was made for them, once it is not used.
+  void StopTraces();
+  // Makes what traced runs need and is missing: the first request of a form that is due is not traced, but says here
+  // what it needs. One executor at a time, while the others take the requests. Returns what could not be made.
+  std::vector<std::string> PrepareTraces();
+  RunTraces& traces() { return traces_; }
+
   const GroupMetrics& metrics() const { return metrics_; }
   Dispatcher& dispatcher() const { return *dispatcher_; }
   const std::vector<std::shared_ptr<const Model>>& models() const { return models_; }
@@ -129,12 +140,21 @@ class ServingGroup : public Runner {
 
  private:
   ServingGroup() = default;
+  // A request whose form no traced run is prepared for.
+  struct Wanted {
+    const GroupSignature* signature;
+    PackedRequest request;
+  };
   // The pieces of a request: one, or several where it has more rows than a run may have.
-  absl::StatusOr<std::vector<std::unique_ptr<Piece>>> Cut(const GroupSignature& signature, PackedRequest request) const;
-  // Puts the answer together when the call is done.
+  absl::StatusOr<std::vector<std::unique_ptr<Piece>>> Cut(const GroupSignature& signature, PackedRequest request,
+                                                          const Call* call, int64_t submitted_ns) const;
   // Runs one packed request for these pieces, with a record of its ops.
   absl::Status RunRecorded(SignatureRunner* runner, const PackedRequest& request, const std::vector<Piece*>& pieces,
                            std::vector<tensorflow::Tensor>* outputs);
+  // The record of a run that is to be traced, with `form` set; nullptr: this one is not.
+  std::unique_ptr<RunTrace> BeginTrace(const PackedRequest& request, const std::vector<Piece*>& pieces);
+  void EndTrace(std::unique_ptr<RunTrace> trace, const absl::Status& status, const std::vector<Piece*>& pieces);
+  // Puts the answer together when the call is done.
   static Answer Collect(const GroupSignature& signature, Call* call, int64_t submitted_ns, Failure failure);
 
   std::vector<std::shared_ptr<const Model>> models_;
@@ -144,6 +164,11 @@ class ServingGroup : public Runner {
   GroupMetrics metrics_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<GroupSignature>> signatures_;
+  RunTraces traces_;
+  std::mutex preparing_;  // held while traced forms are made or dropped
+  bool replay_ = false;
+  std::mutex wanted_mutex_;
+  std::vector<Wanted> wanted_;
   std::shared_ptr<Dispatcher> dispatcher_;  // its threads end first
 };
 

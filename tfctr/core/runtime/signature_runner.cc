@@ -1,6 +1,7 @@
 #include "tfctr/core/runtime/signature_runner.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "tfctr/core/kernels/unpack_slices.h"
@@ -20,6 +21,18 @@ std::string FirstLines(const absl::Status& status) {
     if (c == '\n' || c == '\t') c = ' ';
   }
   return text;
+}
+
+// Weights that became constants are no part of what a graph looks like. Shape and type stay.
+void DropLargeValue(tensorflow::NodeDef* node) {
+  constexpr size_t kLarge = 256;
+  if (node->op() != "Const") return;
+  const auto found = node->mutable_attr()->find("value");
+  if (found == node->mutable_attr()->end() || found->second.ByteSizeLong() <= kLarge) return;
+  tensorflow::TensorProto small;
+  small.set_dtype(found->second.tensor().dtype());
+  *small.mutable_tensor_shape() = found->second.tensor().tensor_shape();
+  *found->second.mutable_tensor() = std::move(small);
 }
 
 bool Contains(const std::vector<int>& numbers, int number) {
@@ -112,6 +125,67 @@ absl::Status SignatureRunner::Run(const PackedRequest& request, std::vector<tens
   const absl::StatusOr<std::vector<tensorflow::Tensor>> feeds = Feeds(request);
   if (!feeds.ok()) return feeds.status();
   return (*program)->Run(*feeds, outputs, metadata);
+}
+
+void SignatureRunner::PrepareTrace(const PackedRequest& request, bool run) {
+  static std::atomic<int64_t> forms{0};
+  auto form = std::make_shared<TracedForm>();
+  form->id = ++forms;
+  absl::StatusOr<std::unique_ptr<Program>> program = MakeProgram(request.split, request.absent, Trace::kHostTimes);
+  if (program.ok()) {
+    form->program = *std::move(program);
+  } else {
+    form->error = program.status().message();
+  }
+  if (form->program != nullptr && run) {
+    const absl::StatusOr<std::string> graphs = LearnGraphs(request);
+    if (graphs.ok()) {
+      form->graphs = *graphs;
+    } else {
+      form->error = graphs.status().message();
+    }
+  }
+  const std::lock_guard<std::mutex> lock(traced_mutex_);
+  traced_[{request.split, request.absent}] = std::move(form);
+}
+
+absl::StatusOr<std::string> SignatureRunner::LearnGraphs(const PackedRequest& request) const {
+  // A program of its own, for once: every run that records its graph copies all of it.
+  absl::StatusOr<std::unique_ptr<Program>> program = MakeProgram(request.split, request.absent, Trace::kGraphOnly);
+  if (!program.ok()) return program.status();
+  const absl::StatusOr<std::vector<tensorflow::Tensor>> feeds = Feeds(request);
+  if (!feeds.ok()) return feeds.status();
+  std::vector<tensorflow::Tensor> outputs;
+  tensorflow::RunMetadata metadata;
+  const absl::Status status = (*program)->Run(*feeds, &outputs, &metadata);
+  if (!status.ok()) return absl::Status(status.code(), FirstLines(status));
+  for (tensorflow::GraphDef& graph : *metadata.mutable_partition_graphs()) {
+    for (tensorflow::NodeDef& node : *graph.mutable_node()) DropLargeValue(&node);
+    for (tensorflow::FunctionDef& function : *graph.mutable_library()->mutable_function()) {
+      for (tensorflow::NodeDef& node : *function.mutable_node_def()) DropLargeValue(&node);
+    }
+  }
+  return metadata.SerializeAsString();
+}
+
+std::shared_ptr<const TracedForm> SignatureRunner::Traced(const PackedRequest& request) const {
+  const std::lock_guard<std::mutex> lock(traced_mutex_);
+  const auto found = traced_.find({request.split, request.absent});
+  return found == traced_.end() ? nullptr : found->second;
+}
+
+absl::Status SignatureRunner::RunTraced(const TracedForm& form, const PackedRequest& request,
+                                        std::vector<tensorflow::Tensor>* outputs,
+                                        tensorflow::RunMetadata* metadata) const {
+  const absl::StatusOr<std::vector<tensorflow::Tensor>> feeds = Feeds(request);
+  if (!feeds.ok()) return feeds.status();
+  return form.program->Run(*feeds, outputs, metadata);
+}
+
+void SignatureRunner::DropTraced() {
+  std::map<std::pair<bool, std::vector<int>>, std::shared_ptr<const TracedForm>> dropped;  // ends without the lock
+  const std::lock_guard<std::mutex> lock(traced_mutex_);
+  dropped.swap(traced_);
 }
 
 std::string SignatureRunner::FailureText(const absl::Status& status, const PackedRequest& request) const {

@@ -69,6 +69,13 @@ class Dispatcher;
 
 class Call : public std::enable_shared_from_this<Call> {
  public:
+  // What traces say of it beside what its pieces know. Set before it is submitted, not changed after.
+  struct Origin {
+    std::string id;  // of the request, as its client knows it
+    int64_t parse_ns = 0;
+    int64_t pack_ns = 0;
+  };
+
   // deadline_ns: of the dispatcher's clock; 0: none. Higher priorities run first.
   Call(int64_t deadline_ns, int32_t priority) : deadline_ns_(deadline_ns), priority_(priority) {}
   Call(const Call&) = delete;
@@ -76,6 +83,7 @@ class Call : public std::enable_shared_from_this<Call> {
 
   int64_t deadline_ns() const { return deadline_ns_; }
   int32_t priority() const { return priority_; }
+  Origin origin;
 
   // Gives the call up: what waits leaves the queue, what runs is dropped when it is done, and who waits for it gets
   // kCancelled at once. Nothing happens when it has finished already.

@@ -259,7 +259,7 @@ void Dispatcher::AssignLocked(const Decision& decision, int64_t now_ns) {
   running_ += count;
   slot.counts.running = count;
   loads_[number].busy = true;
-  if (options_.policy.routing == Routing::kRoundRobin) next_executor_ = (number + 1) % slots_.size();
+  if (options_.policy.routing == Routing::kRoundRobin) next_executor_ = TurnAfterLocked(number);
   if (by_caller) {
     caller_->executor = number;
     ++caller_runs_;
@@ -406,7 +406,7 @@ void Dispatcher::Complete(size_t number, const std::vector<Entry>& entries, int6
     Load& load = loads_[number];
     load.work_ns = WorkAt(load, now) + static_cast<double>(now - start_ns) + (broken > 0 ? kFailurePenaltyNs : 0);
     load.at_ns = now;
-    load.busy = false;
+    load.busy = slot.aside;
     running_ -= static_cast<int64_t>(entries.size());
     DispatchLocked(now, &expired);
   }

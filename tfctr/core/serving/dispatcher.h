@@ -11,6 +11,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -88,6 +89,11 @@ class Dispatcher : public std::enable_shared_from_this<Dispatcher> {
   // Ends the threads after what they run now; after Close.
   void Stop();
 
+  // Does `work` on the calling thread while this executor runs nothing: once it is idle, and until `work` is done it is
+  // given nothing. Requests go to the others; where there are none, they wait. False, and nothing was done, once Close
+  // has given up. One at a time for each executor.
+  bool Aside(int executor, const std::function<void()>& work);
+
   std::vector<ExecutorCounts> Counts() const;
   int64_t waiting() const;  // requests in the queue
   Clock* clock() const { return clock_; }
@@ -103,6 +109,7 @@ class Dispatcher : public std::enable_shared_from_this<Dispatcher> {
     std::vector<std::shared_ptr<Call>> running;
     std::thread thread;
     ExecutorCounts counts;
+    bool aside = false;
     int64_t longest_ns = 0;  // of recent runs
   };
   // What the caller of Run is to run itself.
@@ -128,6 +135,8 @@ class Dispatcher : public std::enable_shared_from_this<Dispatcher> {
   void DispatchLocked(int64_t now_ns, std::vector<std::shared_ptr<Call>>* expired);
   void AssignLocked(const Decision& decision, int64_t now_ns);
   void EraseLocked(const std::vector<size_t>& places);
+  // Whose turn it is after this executor's: not that of one that is aside.
+  size_t TurnAfterLocked(size_t number) const;
   // Takes what waits of a call out of the queue; whether anything of it runs.
   bool RemoveLocked(Call* call);
   void Execute(size_t number, std::vector<Entry> entries);
@@ -159,6 +168,7 @@ class Dispatcher : public std::enable_shared_from_this<Dispatcher> {
   size_t started_ = 0;
   std::string start_error_;
   std::condition_variable started_changed_;
+  std::condition_variable aside_wait_;
 
   // Deadlines of calls that no thread waits for.
   std::multimap<int64_t, std::weak_ptr<Call>> watched_;

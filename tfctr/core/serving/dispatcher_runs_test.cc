@@ -39,6 +39,48 @@ void TestDelay() {
   CHECK(second.get().ok());
 }
 
+// What is done aside waits for the run before it; meanwhile requests go to the other executor, and after it back.
+void TestAside(Routing routing) {
+  DispatcherOptions options;
+  options.executors = 2;
+  options.policy.routing = routing;
+  Scene scene(options);
+  auto blocked = scene.Block();
+  const int busy = scene.runner.executors()[0];
+  std::atomic<bool> began{false};
+  std::promise<void> end;
+  auto aside = std::async(std::launch::async, [&] {
+    return scene.dispatcher->Aside(busy, [&] {
+      began = true;
+      end.get_future().wait();
+    });
+  });
+  CHECK(!began);
+  scene.runner.SetOpen(true);
+  CHECK(blocked.get().ok());
+  while (!began) std::this_thread::yield();
+  for (int i = 1; i <= 3; ++i) CHECK(scene.Send(i, Scene::NewCall()).get().ok());
+  CHECK(scene.runner.executors() == std::vector<int>({busy, 1 - busy, 1 - busy, 1 - busy}));
+  end.set_value();
+  CHECK(aside.get());
+  for (int i = 4; i <= 5; ++i) CHECK(scene.Send(i, Scene::NewCall()).get().ok());
+  const std::vector<int> executors = scene.runner.executors();
+  CHECK(executors[4] == busy || executors[5] == busy);
+}
+
+// The only executor: requests wait for what is done aside, and get their answer; nothing is done once all was given up.
+void TestAsideAlone() {
+  Scene scene;
+  std::future<Failure> waiting;
+  CHECK(scene.dispatcher->Aside(0, [&] { waiting = scene.Queue(1, Scene::NewCall()); }));
+  CHECK(waiting.get().ok());
+  auto blocked = scene.Block();
+  auto aside = std::async(std::launch::async, [&] { return scene.dispatcher->Aside(0, [] { CHECK(false); }); });
+  scene.dispatcher->Close(0);
+  CHECK(!aside.get());
+  CHECK(blocked.get().code == FailCode::kUnavailable);
+}
+
 void TestBadMate() {
   Scene scene(Batching(10));
   auto blocked = scene.Block();
