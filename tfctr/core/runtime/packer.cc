@@ -224,16 +224,17 @@ void Write(const SignaturePlan& plan, const Form& form, std::vector<PartValue>* 
 
 }  // namespace
 
-PackedRequest Pack(const SignaturePlan& plan, const py::dict& request) {
+PackedRequest Pack(const SignaturePlan& plan, const py::dict& request, const std::vector<std::string>& users) {
   // A copy of the dict (references only): converting a value may run Python code, and other threads with it.
   const py::dict held = py::reinterpret_steal<py::dict>(PyDict_Copy(request.ptr()));
   RequestReader reader(plan);
   reader.Read(held);
-  return PackValues(plan, &reader.values(), std::move(reader.absent()));
+  return PackValues(plan, &reader.values(), std::move(reader.absent()), users);
 }
 
-PackedRequest PackValues(const SignaturePlan& plan, std::vector<PartValue>* values, std::vector<int> absent) {
-  UserRows rows(plan, values);
+PackedRequest PackValues(const SignaturePlan& plan, std::vector<PartValue>* values, std::vector<int> absent,
+                         const std::vector<std::string>& users) {
+  UserRows rows(plan, values, users);
   rows.Arrange();
   PackedRequest packed;
   packed.absent = std::move(absent);

@@ -30,11 +30,13 @@ struct PackedRequest {
 };
 
 // Packs `request` (str -> value). Throws BadRequest with a message that names the model, the input, what came and what
-// is expected.
-PackedRequest Pack(const SignaturePlan& plan, const pybind11::dict& request);
+// is expected. users: inputs that the request names as the user's, beside those that are declared (user_rows.h).
+PackedRequest Pack(const SignaturePlan& plan, const pybind11::dict& request,
+                   const std::vector<std::string>& users = {});
 
 // The last two steps, for values that were read and checked (FinishValues), which it takes apart. Throws BadRequest.
-PackedRequest PackValues(const SignaturePlan& plan, std::vector<PartValue>* values, std::vector<int> absent);
+PackedRequest PackValues(const SignaturePlan& plan, std::vector<PartValue>* values, std::vector<int> absent,
+                         const std::vector<std::string>& users = {});
 
 // Takes `value` as the whole feature: sets all its parts in `values` (indexed by part). Throws Mismatch.
 void TakeFeature(const SignaturePlan& plan, const Feature& feature, pybind11::handle value,
@@ -43,6 +45,11 @@ void TakeFeature(const SignaturePlan& plan, const Feature& feature, pybind11::ha
 // Where the feature's values hold an array of all its dimensions (every row has the same length): sets its other parts,
 // and leaves the values with their own dimensions. No Python. Throws Mismatch.
 void SplitRectangle(const SignaturePlan& plan, const Feature& feature, std::vector<PartValue>* values);
+
+// Where the feature's values are there, one row after the other: sets its other parts. `splits`: row_splits of the
+// values, outermost first; at least one. No Python. Throws Mismatch.
+void SetRows(const SignaturePlan& plan, const Feature& feature, std::vector<std::vector<int64_t>> splits,
+             std::vector<PartValue>* values);
 
 // Checks that the parts of a feature agree with each other (as many indices as values ...). Throws Mismatch.
 void CheckFeature(const SignaturePlan& plan, const Feature& feature, const std::vector<PartValue>& values);

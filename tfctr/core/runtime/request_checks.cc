@@ -31,6 +31,16 @@ std::string Suggestion(const SignaturePlan& plan, std::string_view name) {
   return text;
 }
 
+// "'tags' and 'tags_1'": what a protocol without whole features sends.
+std::string PartNames(const SignaturePlan& plan, const Feature& feature) {
+  std::string text;
+  for (size_t i = 0; i < feature.parts.size(); ++i) {
+    const bool last = i + 1 == feature.parts.size();
+    text += (i == 0 ? "" : last ? " and " : ", ") + Quoted(plan.parts[static_cast<size_t>(feature.parts[i])].name);
+  }
+  return text;
+}
+
 [[noreturn]] void FailMissing(const SignaturePlan& plan, const std::vector<PartValue>& values) {
   std::vector<std::string> missing;
   std::vector<bool> told(plan.features.size(), false);
@@ -49,7 +59,8 @@ std::string Suggestion(const SignaturePlan& plan, std::string_view name) {
                         Quoted(feature.name) + ")");
     } else if (!told[static_cast<size_t>(part.feature)]) {
       told[static_cast<size_t>(part.feature)] = true;
-      missing.push_back("feature " + Quoted(feature.name) + " (" + feature.Describe(plan.parts) + ")");
+      missing.push_back("feature " + Quoted(feature.name) + " (" + feature.Describe(plan.parts) +
+                        "; as parts: " + PartNames(plan, feature) + ")");
     }
   }
   std::string text = missing.size() == 1 ? "missing " : std::to_string(missing.size()) + " inputs are missing: ";

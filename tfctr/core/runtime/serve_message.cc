@@ -25,7 +25,8 @@ MessageReply Failed(Failure failure) {
 }  // namespace
 
 MessageReply ServeMessage(ServingGroup* group, const GroupSignature& signature, Protocol protocol,
-                          std::string_view body, const std::shared_ptr<Call>& call, ReplySpec spec) {
+                          std::string_view body, const std::shared_ptr<Call>& call, ReplySpec spec,
+                          const std::vector<std::string>& users) {
   const SignaturePlan& plan = signature.plan();
   const int64_t start = group->Now();
   if (Failure late = call->Check(start, Stage::kParse); !late.ok()) return Failed(std::move(late));
@@ -34,9 +35,11 @@ MessageReply ServeMessage(ServingGroup* group, const GroupSignature& signature, 
   if (!status.ok()) return Failed(FailureOf(status, Stage::kParse));
   const int64_t parsed = group->Now();
   if (Failure late = call->Check(parsed, Stage::kPack); !late.ok()) return Failed(std::move(late));
-  absl::StatusOr<PackedRequest> packed = PackWire(plan, &wire);
+  absl::StatusOr<PackedRequest> packed = PackWire(plan, &wire, users);
   if (!packed.ok()) return Failed(FailureOf(packed.status(), Stage::kPack));
   const int64_t submitted = group->Now();
+  call->origin.parse_ns = parsed - start;
+  call->origin.pack_ns = submitted - parsed;
   Answer answer = group->Run(signature, *std::move(packed), call);
   if (!answer.failure.ok()) return Failed(std::move(answer.failure));
   if (Failure late = call->Check(group->Now(), Stage::kReply); !late.ok()) return Failed(std::move(late));

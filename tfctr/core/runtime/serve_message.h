@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tfctr/core/runtime/serving_group.h"
 #include "tfctr/core/runtime/wire_input.h"
@@ -21,9 +22,11 @@ struct MessageReply {
   Timing timing;
 };
 
-// spec: `outputs` empty: those that the request asks for; `id` is the request's.
+// spec: `outputs` empty: those that the request asks for; `id` is the request's. users: inputs that the request names
+// as the user's (user_rows.h).
 MessageReply ServeMessage(ServingGroup* group, const GroupSignature& signature, Protocol protocol,
-                          std::string_view body, const std::shared_ptr<Call>& call, ReplySpec spec);
+                          std::string_view body, const std::shared_ptr<Call>& call, ReplySpec spec,
+                          const std::vector<std::string>& users = {});
 
 }  // namespace tfctr
 

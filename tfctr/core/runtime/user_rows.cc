@@ -27,6 +27,21 @@ void CheckSize(int64_t count, int64_t entry_bytes) {
 
 }  // namespace
 
+UserRows::UserRows(const SignaturePlan& plan, std::vector<PartValue>* values, const std::vector<std::string>& named)
+    : plan_(plan), values_(*values) {
+  if (named.empty()) return;
+  named_.assign(plan.parts.size(), false);
+  for (const std::string& name : named) {
+    const Entry* entry = plan.FindEntry(name);
+    if (entry == nullptr || (entry->part >= 0 && entry->part == plan.row_to_user)) FailUnknown(plan, name);
+    // A name that is both a feature and one of its parts means the feature.
+    const int feature = entry->feature;
+    const std::vector<int> parts =
+        feature >= 0 ? plan.features[static_cast<size_t>(feature)].parts : std::vector<int>{entry->part};
+    for (const int number : parts) named_[static_cast<size_t>(number)] = !part(number).user;
+  }
+}
+
 bool UserRows::HasRows(size_t number) const {
   const Part& part = plan_.parts[number];
   const PartValue& value = values_[number];
@@ -57,10 +72,11 @@ void UserRows::Add(bool user, int64_t rows, const std::string& name) {
 
 void UserRows::CountRows() {
   for (size_t i = 0; i < values_.size(); ++i) {
-    if (HasRows(i)) Add(plan_.parts[i].user, values_[i].dims[0], plan_.parts[i].name);
+    if (HasRows(i) && !Named(static_cast<int>(i))) Add(plan_.parts[i].user, values_[i].dims[0], plan_.parts[i].name);
   }
   for (const Feature& feature : plan_.features) {
-    if (value(feature.values).present()) Add(part(feature.values).user, RowsOf(feature), feature.name);
+    if (!value(feature.values).present() || Named(feature.values)) continue;
+    Add(part(feature.values).user, RowsOf(feature), feature.name);
   }
 }
 
@@ -72,9 +88,7 @@ void UserRows::FailRows() const {
 }
 
 bool UserRows::ReadRowToUser() {
-  const Part& part_of = part(plan_.row_to_user);
-  const PartValue& given = value(plan_.row_to_user);
-  if (!given.present()) {
+  if (!HasRowToUser()) {
     if (users_.name == nullptr || items_.name == nullptr || users_.rows == items_.rows) return false;
     if (users_.rows != 1 || items_.rows < 0) FailRows();
     if (items_.rows > kMaxCandidates) {
@@ -84,6 +98,8 @@ bool UserRows::ReadRowToUser() {
     row_to_user_.assign(static_cast<size_t>(items_.rows), 0);
     return true;
   }
+  const Part& part_of = part(plan_.row_to_user);
+  const PartValue& given = value(plan_.row_to_user);
   const std::string start = "input " + Quoted(part_of.name) + ": got ";
   if (items_.name != nullptr && given.elements != items_.rows) {
     Fail(plan_, start + Count(given.elements, "number") + ", expected one for each of the " +
@@ -114,36 +130,66 @@ bool UserRows::ReadRowToUser() {
 }
 
 void UserRows::Arrange() {
-  if (plan_.row_to_user < 0) return;
+  if (plan_.row_to_user < 0 && named_.empty()) return;
   CountRows();
-  if (!ReadRowToUser()) return;
-  split_ = plan_.split.has_value();
-  RepeatAll();
-  PartValue& own = value(plan_.row_to_user);
-  if (split_ && !own.present()) {
-    const auto rows = static_cast<int64_t>(row_to_user_.size());
-    TakeIntegers(part(plan_.row_to_user), row_to_user_, {rows}, &own);
+  if (ReadRowToUser()) {
+    split_ = plan_.split.has_value();
+    RepeatDeclared();
+    if (split_ && !HasRowToUser()) {
+      const auto rows = static_cast<int64_t>(row_to_user_.size());
+      TakeIntegers(part(plan_.row_to_user), row_to_user_, {rows}, &value(plan_.row_to_user));
+    }
   }
+  if (!named_.empty()) RepeatNamed();
 }
 
-void UserRows::RepeatAll() {
-  const auto repeats = [&](const Part& part) { return part.user && !(split_ && part.once); };
+void UserRows::RepeatDeclared() {
+  Repeat([this](int number) { return part(number).user && !(split_ && part(number).once); }, row_to_user_);
+}
+
+void UserRows::FailNamed(const std::string& name, int64_t rows, int64_t expected) const {
+  Fail(plan_, "input " + Quoted(name) + ", which the request names as the user's, has " + Count(rows, "row") +
+                  "; expected 1, or as many as the others: " + std::to_string(expected));
+}
+
+void UserRows::RepeatNamed() {
+  int64_t rows = items_.name != nullptr ? items_.rows : users_.rows;
+  if (!row_to_user_.empty()) rows = static_cast<int64_t>(row_to_user_.size());
+  if (rows < 0) return;  // nothing else has rows
+  std::vector<bool> repeated(named_.size(), false);
+  const auto look = [&](int number, int64_t own, const std::string& name) {
+    if (!Named(number) || own < 0 || own == rows) return;
+    if (own != 1 || rows > kMaxCandidates) FailNamed(name, own, rows);
+    repeated[static_cast<size_t>(number)] = true;
+  };
   for (size_t i = 0; i < values_.size(); ++i) {
-    if (!repeats(plan_.parts[i]) || !HasRows(i)) continue;
+    if (HasRows(i)) look(static_cast<int>(i), values_[i].dims[0], plan_.parts[i].name);
+  }
+  for (const Feature& feature : plan_.features) {
+    if (value(feature.values).present()) look(feature.values, RowsOf(feature), feature.name);
+  }
+  first_rows_.assign(static_cast<size_t>(rows), 0);
+  Repeat([&](int number) { return repeated[static_cast<size_t>(number)]; }, first_rows_);
+}
+
+template <typename Which>
+void UserRows::Repeat(const Which& which, const std::vector<int64_t>& from) {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if (!HasRows(i) || !which(static_cast<int>(i))) continue;
     try {
-      RepeatDense(static_cast<int>(i));
+      Take(plan_.parts[i], from, &values_[i]);
     } catch (const Mismatch& mismatch) {
       FailPart(plan_, plan_.parts[i], mismatch);
     }
     repeated_ = true;
   }
   for (const Feature& feature : plan_.features) {
-    if (!repeats(part(feature.values)) || !value(feature.values).present()) continue;
+    if (!value(feature.values).present() || !which(feature.values)) continue;
     try {
       if (feature.kind == Feature::Kind::kRagged) {
-        RepeatRagged(feature);
+        RepeatRagged(feature, from);
       } else {
-        RepeatSparse(feature);
+        RepeatSparse(feature, from);
       }
     } catch (const Mismatch& mismatch) {
       FailFeature(plan_, feature, mismatch);
@@ -163,8 +209,6 @@ void UserRows::Take(const Part& part, const std::vector<int64_t>& rows, PartValu
   value->elements = count * row_elements;
 }
 
-void UserRows::RepeatDense(int number) { Take(part(number), row_to_user_, &value(number)); }
-
 void UserRows::TakeValues(const Feature& feature, std::vector<int64_t> entries) {
   const int64_t count = value(feature.values).dims[0];
   entries_.push_back(std::move(entries));
@@ -181,8 +225,8 @@ void UserRows::TakeValues(const Feature& feature, std::vector<int64_t> entries) 
   }
 }
 
-void UserRows::RepeatRagged(const Feature& feature) {
-  std::vector<int64_t> rows = row_to_user_;
+void UserRows::RepeatRagged(const Feature& feature, const std::vector<int64_t>& from) {
+  std::vector<int64_t> rows = from;
   for (size_t level = 0; level < feature.row_splits.size(); ++level) {
     const int number = feature.row_splits[level];
     const Part& part_of = part(number);
@@ -212,7 +256,8 @@ void UserRows::RepeatRagged(const Feature& feature) {
   TakeValues(feature, std::move(rows));
 }
 
-void UserRows::RepeatSparse(const Feature& feature) {
+void UserRows::RepeatSparse(const Feature& feature, const std::vector<int64_t>& from) {
+  const int64_t rows = RowsOf(feature);
   const Part& index_part = part(feature.indices);
   const Part& shape_part = part(feature.dense_shape);
   PartValue& indices = value(feature.indices);
@@ -222,9 +267,9 @@ void UserRows::RepeatSparse(const Feature& feature) {
   std::vector<int64_t> row_of(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = IntegerAt(index_part, indices, i * rank);
-    if (row < 0 || row >= users_.rows) {
+    if (row < 0 || row >= rows) {
       throw Mismatch("the row " + std::to_string(row) + " in '" + index_part.name + "' at [" + std::to_string(i) +
-                     "], which is none of the " + std::to_string(users_.rows));
+                     "], which is none of the " + std::to_string(rows));
     }
     row_of[static_cast<size_t>(i)] = row;
   }
@@ -240,8 +285,8 @@ void UserRows::RepeatSparse(const Feature& feature) {
   int64_t total = 0;
   const auto range = [&](int64_t user) { return std::equal_range(row_of.begin(), row_of.end(), user); };
   std::vector<std::pair<int64_t, int64_t>> spans;
-  spans.reserve(row_to_user_.size());
-  for (const int64_t user : row_to_user_) {
+  spans.reserve(from.size());
+  for (const int64_t user : from) {
     const auto found = range(user);
     spans.emplace_back(found.first - row_of.begin(), found.second - row_of.begin());
     total += found.second - found.first;
@@ -259,7 +304,7 @@ void UserRows::RepeatSparse(const Feature& feature) {
   }
   std::vector<int64_t> sizes(static_cast<size_t>(rank));
   for (int64_t c = 0; c < rank; ++c) sizes[static_cast<size_t>(c)] = IntegerAt(shape_part, shape, c);
-  sizes[0] = static_cast<int64_t>(row_to_user_.size());
+  sizes[0] = static_cast<int64_t>(from.size());
   TakeIntegers(index_part, made, {total, rank}, &indices);
   TakeIntegers(shape_part, sizes, {rank}, &shape);
   TakeValues(feature, std::move(entries));

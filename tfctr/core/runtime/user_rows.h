@@ -5,6 +5,8 @@
 //   no row_to_user   U == B: the plain form; U == 1: every row belongs to the one user; else refused
 //   row_to_user [B]  values in [0, U), and U == largest + 1 or U == 1; else refused
 //
+// Inputs that are not declared may be named by the request: those have one row, which is repeated, or B rows.
+//
 // Thread-safety: one object per request. Cost: one look at each input's shape, and one pass over what is repeated.
 // Dense rows and values are copied only when they are written to the arena (PartValue::taken).
 #ifndef TFCTR_CORE_RUNTIME_USER_ROWS_H_
@@ -28,8 +30,9 @@ inline constexpr int64_t kMaxCandidates = int64_t{1} << 24;
 class UserRows {
  public:
   // `values`: one per part of `plan`, read and checked (request_reader.h). Both must outlive this object, and this
-  // object must outlive the writing of the values.
-  UserRows(const SignaturePlan& plan, std::vector<PartValue>* values) : plan_(plan), values_(*values) {}
+  // object must outlive the writing of the values. named: inputs and features that the request calls the user's.
+  // Throws BadRequest for names that the signature has not.
+  UserRows(const SignaturePlan& plan, std::vector<PartValue>* values, const std::vector<std::string>& named);
   UserRows(const UserRows&) = delete;
   UserRows& operator=(const UserRows&) = delete;
 
@@ -48,6 +51,10 @@ class UserRows {
 
   const Part& part(int number) const { return plan_.parts[static_cast<size_t>(number)]; }
   PartValue& value(int number) const { return values_[static_cast<size_t>(number)]; }
+  // Whether the request alone calls it the user's.
+  bool Named(int number) const { return !named_.empty() && named_[static_cast<size_t>(number)]; }
+  // Whether the request says which user row each row belongs to.
+  bool HasRowToUser() const { return plan_.row_to_user >= 0 && value(plan_.row_to_user).present(); }
   // Whether a part stands alone and has a batch dimension.
   bool HasRows(size_t number) const;
   int64_t RowsOf(const Feature& feature) const;
@@ -57,18 +64,24 @@ class UserRows {
   bool ReadRowToUser();
   [[noreturn]] void FailRows() const;
 
-  void RepeatAll();
-  void RepeatDense(int number);
-  void RepeatRagged(const Feature& feature);
-  void RepeatSparse(const Feature& feature);
+  void RepeatDeclared();
+  void RepeatNamed();
+  [[noreturn]] void FailNamed(const std::string& name, int64_t rows, int64_t expected) const;
+  // `which(part number)`: whether its rows are repeated; `from`: the row that each row of the result is.
+  template <typename Which>
+  void Repeat(const Which& which, const std::vector<int64_t>& from);
+  void RepeatRagged(const Feature& feature, const std::vector<int64_t>& from);
+  void RepeatSparse(const Feature& feature, const std::vector<int64_t>& from);
   // The values of a feature, and what comes with them.
   void TakeValues(const Feature& feature, std::vector<int64_t> entries);
   void Take(const Part& part, const std::vector<int64_t>& rows, PartValue* value);
 
   const SignaturePlan& plan_;
   std::vector<PartValue>& values_;
+  std::vector<bool> named_;  // by part; empty: the request names none
   Side users_, items_;
   std::vector<int64_t> row_to_user_;          // [B]
+  std::vector<int64_t> first_rows_;           // [B] zeros: where named inputs have one row
   std::deque<std::vector<int64_t>> entries_;  // what PartValue::taken points to
   bool split_ = false;
   bool repeated_ = false;

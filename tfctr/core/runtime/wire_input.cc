@@ -34,6 +34,7 @@ class WireReader {
   // Throw BadRequest.
   void ReadPredict(std::string_view body);
   void ReadInfer(std::string_view body);
+  bool ReadJson(const JsonInferView& view, int64_t max_rows);
 
  private:
   size_t EntryOf(std::string_view name) const;
@@ -188,6 +189,20 @@ void WireReader::ReadInfer(std::string_view body) {
   request_.memory.TakeOver(std::move(view.memory));
 }
 
+bool WireReader::ReadJson(const JsonInferView& view, int64_t max_rows) {
+  std::string got;
+  for (const JsonInferInput& input : view.inputs) {
+    tensor_ = WireTensor();
+    for (const int64_t dim : input.dims) {
+      if (!AddDim(dim, &tensor_, &got)) return false;
+    }
+    if (!SetInferTensor(input.datatype, /*contents=*/{}, /*has_raw=*/true, input.raw, &tensor_, &got)) return false;
+    if (tensor_.rank > 0 && tensor_.dims[0] > max_rows) return false;
+    Take(plan_.entries[EntryOf(input.name)]);
+  }
+  return true;
+}
+
 // Runs `f`, whose exceptions become a status.
 template <typename F>
 absl::Status WithStatus(const SignaturePlan& plan, F f) {
@@ -225,10 +240,20 @@ absl::Status ReadWire(Protocol protocol, std::string_view body, const SignatureP
   });
 }
 
-absl::StatusOr<PackedRequest> PackWire(const SignaturePlan& plan, WireRequest* request) {
+bool ReadJsonInfer(const SignaturePlan& plan, const JsonInferView& view, int64_t max_rows, WireRequest* request) {
+  bool read = false;
+  const absl::Status status = WithStatus(plan, [&] {
+    read = WireReader(plan, request).ReadJson(view, max_rows);
+    if (read) FinishValues(plan, &request->values, &request->absent);
+  });
+  return status.ok() && read;
+}
+
+absl::StatusOr<PackedRequest> PackWire(const SignaturePlan& plan, WireRequest* request,
+                                       const std::vector<std::string>& users) {
   PackedRequest packed;
   const absl::Status status = WithStatus(plan, [&] {
-    packed = PackValues(plan, &request->values, std::move(request->absent));
+    packed = PackValues(plan, &request->values, std::move(request->absent), users);
     if (!packed.arena.IsInitialized() || !packed.strings.IsInitialized()) throw std::bad_alloc();
   });
   if (!status.ok()) return status;

@@ -19,6 +19,7 @@
 #include "tfctr/core/runtime/part_value.h"
 #include "tfctr/core/runtime/signature_plan.h"
 #include "tfctr/core/wire/block_memory.h"
+#include "tfctr/core/wire/json_predict.h"
 
 namespace tfctr {
 
@@ -40,8 +41,13 @@ struct WireRequest {
 // Unimplemented names the input in shared memory, or the output that a part of Triton's protocol is asked for.
 absl::Status ReadWire(Protocol protocol, std::string_view body, const SignaturePlan& plan, WireRequest* request);
 
+// KServe's infer over HTTP, with all values behind the JSON. False: left to the general way (json_input.h), for
+// whatever reason.
+bool ReadJsonInfer(const SignaturePlan& plan, const JsonInferView& view, int64_t max_rows, WireRequest* request);
+
 // The packed form of what was read; takes `request` apart. The body must still be there.
-absl::StatusOr<PackedRequest> PackWire(const SignaturePlan& plan, WireRequest* request);
+absl::StatusOr<PackedRequest> PackWire(const SignaturePlan& plan, WireRequest* request,
+                                       const std::vector<std::string>& users = {});
 
 }  // namespace tfctr
 

@@ -16,6 +16,9 @@ SIGNATURE_PARAMETER = "signature_name"
 """KServe has no signatures: this parameter of a request chooses one; without it the default signature answers, or the
 only one."""
 
+USER_PARAMETER = "user_inputs"
+"""KServe's parameter for what TF Serving's requests say in metadata or a header (``context.USER_INPUTS``)."""
+
 NORMAL_PRIORITY = 2
 """The priority of KServe requests that give none, or 0. As in Triton, 1 is served first and larger numbers later."""
 
@@ -73,6 +76,19 @@ def kserve_scheduling(parameters: Mapping[str, Any]) -> tuple[int, int]:
     if parameters.get("sequence_id"):
         raise InputError("parameters: 'sequence_id': this server has no models that keep state between requests")
     return (NORMAL_PRIORITY - min(priority, 1 << 20)) if priority else 0, min(timeout, _MOST_MICROSECONDS)
+
+
+def user_inputs(text: str) -> list[str]:
+    """Names of inputs, as header, metadata and KServe's parameter have them: with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()] if text else []
+
+
+def kserve_user_inputs(parameters: Mapping[str, Any]) -> list[str]:
+    """The inputs that a KServe request names as the user's. InputError: the parameter is no text."""
+    text = parameters.get(USER_PARAMETER, "")
+    if not isinstance(text, str):
+        raise InputError(f"parameters: {USER_PARAMETER!r}: expected names with commas between them, got {text!r}")
+    return user_inputs(text)
 
 
 def _whole(parameters: Mapping[str, Any], name: str) -> int:
