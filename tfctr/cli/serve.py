@@ -127,6 +127,12 @@ def _add_rest(group: Any) -> None:
         help="the most time that any request gets (default: no limit)",
     )
     add("--max-body-bytes", type=int, metavar="N", help="bytes of a request (default: 64 MiB)")
+    add(
+        "--max-total-body-bytes",
+        type=int,
+        metavar="N",
+        help="bytes of all requests inside; a body over it is refused (default: 1 GiB)",
+    )
     add("--max-rows", type=int, metavar="N", help="rows of a request (default: 100000)")
     add("--max-concurrent", type=int, metavar="N", help="requests inside each of gRPC and HTTP (default: 256)")
     add("--drain-seconds", type=float, metavar="S", help="how long SIGTERM waits for requests inside (default: 30)")
@@ -139,9 +145,15 @@ def _add_rest(group: Any) -> None:
     )
     add("--slow-ms", type=float, metavar="MS", help="a request that takes longer gets a line (default: none does)")
     add("--no-metrics", action="store_true", help="do not count requests")
+    add("--profile-every", type=int, metavar="N", help="trace one request in N (default: none until `tfctr admin`)")
+    add("--profile-folder", metavar="DIR", help="below which files of profiles go (default: a temporary folder)")
+    add("--profile-max-mb", type=float, metavar="MB", help="the most that one model's take (default: 100)")
 
 
 def run(args: argparse.Namespace) -> int:
+    from tfctr.serving.server import read_on_own_thread
+
+    read_on_own_thread()
     from tfctr.serving.server import server
 
     config = configuration(args)
@@ -172,6 +184,7 @@ def configuration(args: argparse.Namespace) -> ServerConfig:
 def overrides(args: argparse.Namespace) -> dict[str, Any]:
     """The options that were given, by the keys of the configuration file."""
     tls = {"certificate": args.tls_certificate, "key": args.tls_key, "client_ca": args.tls_client_ca}
+    _check_tls(tls)
     batching = {"max_batch_rows": args.max_batch_rows, "max_delay_us": args.max_delay_us}
     made = {
         "group": {
@@ -192,6 +205,7 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
         },
         "limits": {
             "max_body_bytes": args.max_body_bytes,
+            "max_total_body_bytes": args.max_total_body_bytes,
             "max_rows": args.max_rows,
             "max_concurrent": args.max_concurrent,
         },
@@ -204,6 +218,11 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
             "slow_ms": args.slow_ms,
         },
         "metrics": {"enabled": False if args.no_metrics else None},
+        "profile": {
+            "every": args.profile_every,
+            "folder": args.profile_folder,
+            "max_mb": args.profile_max_mb,
+        },
         "poll_seconds": args.poll_seconds,
     }
     given = {key: _given(value) for key, value in made.items()}
@@ -217,6 +236,15 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
     if args.op_library:
         given["op_libraries"] = list(args.op_library)
     return given
+
+
+def _check_tls(given: dict[str, str | None]) -> None:
+    """A certificate and its key go together."""
+    names = {"certificate": "--tls-certificate", "key": "--tls-key"}
+    missing = [option for key, option in names.items() if not given[key]]
+    came = [option for key, option in {**names, "client_ca": "--tls-client-ca"}.items() if given[key]]
+    if came and missing:
+        raise UsageError(f"{came[0]} goes with {' and '.join(missing)}: TLS needs a certificate and its key")
 
 
 def _given(value: Any) -> Any:

@@ -25,10 +25,6 @@ constexpr double kFailurePenaltyNs = 100e6;
 constexpr int64_t kCrowdedDelays = 4;
 constexpr int64_t kMostCrowdedNs = 20'000'000;
 
-// A caller runs its request itself after so many runs, where it has time for so many of the longest of late: it can't
-// leave a run at its deadline.
-constexpr int64_t kCallersRuns = 16;
-
 std::string ClosedMessage() { return "the model is closed, or about to be unloaded"; }
 
 Failure GivenUp(FailCode code, Stage stage) {
@@ -159,8 +155,10 @@ void Dispatcher::Submit(const std::shared_ptr<Call>& call, std::vector<std::uniq
 }
 
 bool Dispatcher::CallerMayRunLocked(const Slot& slot, const Call& call, int64_t now_ns) const {
-  if (slot.counts.runs < kCallersRuns) return false;
-  return call.deadline_ns() == 0 || (call.deadline_ns() - now_ns) / kCallersRuns > slot.longest_ns;
+  // It can't leave a run at its deadline: it must have time for so many of the longest of late, and this much at least.
+  constexpr int64_t kRuns = 16, kLeastNs = 200'000'000;
+  if (slot.counts.runs < kRuns) return false;
+  return call.deadline_ns() == 0 || call.deadline_ns() - now_ns > std::max(kLeastNs, kRuns * slot.longest_ns);
 }
 
 Failure Dispatcher::Enqueue(const std::shared_ptr<Call>& call, std::vector<std::unique_ptr<Piece>> pieces,

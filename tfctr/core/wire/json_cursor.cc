@@ -65,10 +65,10 @@ bool JsonCursor::Number(JsonNumber* number) {
   }
   if (*first == '0' && at - first > 1) return false;
   if (at < end_ && (*at == '.' || *at == 'e' || *at == 'E')) return Real(begin, at, number);
-  constexpr auto kMost = static_cast<uint64_t>(INT64_MAX);
-  if (!fits || value > kMost || (negative && value == 0)) return false;
+  const uint64_t most = static_cast<uint64_t>(INT64_MAX) + (negative ? 1 : 0);
+  if (!fits || value > most || (negative && value == 0)) return false;
   number->is_real = false;
-  number->integer = negative ? -static_cast<int64_t>(value) : static_cast<int64_t>(value);
+  number->integer = static_cast<int64_t>(negative ? uint64_t{0} - value : value);
   at_ = at;
   return true;
 }

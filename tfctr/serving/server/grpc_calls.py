@@ -14,7 +14,6 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent import futures
 from typing import Any
 
 import grpc
@@ -23,8 +22,10 @@ from tfctr.core import library
 from tfctr.errors import CancelledError, InputError
 from tfctr.serving.failures import code_of, error_of, stage_of
 from tfctr.serving.server.auth import AccessError
-from tfctr.serving.server.context import DEADLINE_MS, REQUEST_ID, TIMING, ServerContext
+from tfctr.serving.server.context import DEADLINE_MS, REQUEST_ID, TIMING, USER_INPUTS, ServerContext
+from tfctr.serving.server.grpc_messages import Message
 from tfctr.serving.server.limits import Gate
+from tfctr.serving.server.model_choice import user_inputs
 
 STAGE = "x-tfctr-stage"
 """Trailing metadata of a failed request: the stage it failed in."""
@@ -41,30 +42,12 @@ _PROCESS = secrets.token_hex(4)
 Answer = Callable[["Rpc", bytes], bytes]
 
 
-class RequestPool(futures.ThreadPoolExecutor):
-    """Threads for requests; a gate counts those that wait or run."""
-
-    def __init__(self, threads: int, gate: Gate, name: str):
-        super().__init__(threads, thread_name_prefix=name)
-        self._gate = gate
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        entered = self._gate.enter()
-        future = super().submit(fn, *args, **kwargs)
-        if entered:
-            future.add_done_callback(self._leave)
-        return future
-
-    def _leave(self, _: Any) -> None:
-        self._gate.leave()
-
-
 class Rpc:
     """A request in work. model, version: known once the message was read; the record of the answer names them."""
 
     __slots__ = (
         "_call", "_context", "_ctx", "_waited", "api", "arrived", "authorization", "deadline_ns", "method", "model",
-        "request_id", "rows", "timing", "version", "wants_timing",
+        "request_id", "rows", "timing", "users", "version", "wants_timing",
     )  # fmt: skip
 
     def __init__(self, ctx: ServerContext, context: Any, api: str, method: str):
@@ -80,6 +63,7 @@ class Rpc:
         self.request_id = ""
         self.authorization: str | bytes | None = None
         self.wants_timing = False
+        self.users = ""
         self.timing: dict[str, int] | None = None
         self.deadline_ns = 0
         self._waited = time.perf_counter()
@@ -107,6 +91,8 @@ class Rpc:
                 asked = value
             elif key == TIMING:
                 self.wants_timing = value not in ("0", "false", "")
+            elif key == USER_INPUTS:
+                self.users = value
             elif key == "authorization":
                 self.authorization = value
         if not self.request_id:
@@ -125,26 +111,35 @@ class Rpc:
         *,
         priority: int = 0,
         timeout_us: int = 0,
+        users: Sequence[str] = (),
     ) -> bytes:
         """The request's bytes to the reply's, in one native call. spec: what the reply says: model, version, signature.
 
         A client that goes away, or whose deadline passes, leaves the queue; the rest of its batch is served.
         """
-        call = self.call(spec, priority=priority, timeout_us=timeout_us)
+        call = self.call(spec, priority=priority, timeout_us=timeout_us, users=users)
         reply = handle.serve(protocol, body, call)
         self.timing, self.rows = reply.timing, reply.rows
         return reply.body  # type: ignore[no-any-return]
 
     def call(
-        self, spec: tuple[str, int, str], *, priority: int = 0, timeout_us: int = 0, outputs: Sequence[str] = ()
+        self,
+        spec: tuple[str, int, str],
+        *,
+        priority: int = 0,
+        timeout_us: int = 0,
+        outputs: Sequence[str] = (),
+        users: Sequence[str] = (),
     ) -> Any:
-        """The native description of this request, given up when the client is gone."""
+        """The native description of this request, given up when the client is gone. users: inputs that the message
+        names as the user's, beside those of the metadata."""
         deadline = self.deadline_ns
         if timeout_us > 0:
             its = time.monotonic_ns() + timeout_us * 1000
             deadline = min(deadline, its) if deadline else its
-        # deadline, priority, timing, outputs, what the reply says, id
-        call = library.native().Call(deadline, priority, True, list(outputs), spec, self.request_id)
+        names = [*users, *user_inputs(self.users)] if users or self.users else []
+        # deadline, priority, timing, outputs, what the reply says, id, user inputs
+        call = library.native().Call(deadline, priority, True, list(outputs), spec, self.request_id, names)
         self._call = call
         if not self._context.add_callback(self._ended):
             raise CancelledError("the client is gone")
@@ -249,10 +244,16 @@ def _milliseconds(text: str | bytes) -> float:
 def unary(ctx: ServerContext, api: str, method: str, answer: Answer, pool: Any = None) -> Any:
     """A handler of raw messages, one for each call. pool: of its own; None: the server's."""
 
-    def handle(requests: Iterator[bytes], context: Any) -> bytes:
+    def handle(requests: Iterator[bytes] | Message, context: Any) -> bytes:
         rpc = Rpc(ctx, context, api, method)
+        held = 0
         try:
-            body = ctx.messages.read(requests, context)
+            if isinstance(requests, Message):  # RequestPool has it, and counts it
+                body = requests.take()
+            else:
+                body = ctx.messages.read(requests, context)
+                ctx.bodies.take(len(body))
+                held = len(body)
             rpc.read_metadata()
             reply = answer(rpc, body)
         except Exception as error:
@@ -260,11 +261,14 @@ def unary(ctx: ServerContext, api: str, method: str, answer: Answer, pool: Any =
         else:
             rpc.answered()
             return reply
+        finally:
+            ctx.bodies.give(held)
         context.abort(code, details)  # raises
         return b""
 
     if pool is not None:
         handle.experimental_thread_pool = pool  # type: ignore[attr-defined]
+    handle.takes_message = True  # type: ignore[attr-defined]
     # On the wire a call with one message is a stream of one; see grpc_messages.
     return grpc.stream_unary_rpc_method_handler(handle)
 
@@ -288,7 +292,6 @@ class Services(grpc.GenericRpcHandler):
     def service(self, details: Any) -> Any:
         """The handler of a request, by gRPC's thread that reads events."""
         _ARRIVED.set(time.perf_counter())
-        self._ctx.messages.give_up_late()
         handler = self._handlers.get(details.method)
         if handler is None or details.method in self._open:
             return handler

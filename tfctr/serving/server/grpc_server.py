@@ -5,7 +5,7 @@ request waits in C++ without the GIL. Threads are split, so that one kind of req
 
 =============  =====================================================
 requests       ``ctx.grpc_threads``: everything that runs a model
-streams        one for each open ModelStreamInfer
+streams        one for each open ModelStreamInfer, of which there are ``limits.max_streams``
 control        metadata, status, health checks, refusals
 changes        loads and unloads
 reflection     reflection
@@ -21,7 +21,8 @@ import grpc
 
 from tfctr.serving.server import grpc_health, kserve_grpc, tfs_grpc
 from tfctr.serving.server.context import ServerContext
-from tfctr.serving.server.grpc_calls import RequestPool, Services
+from tfctr.serving.server.grpc_calls import Services
+from tfctr.serving.server.grpc_pool import RequestPool
 from tfctr.serving.server.grpc_stream import Streams
 from tfctr.serving.server.limits import Gate
 
@@ -29,6 +30,7 @@ SERVICES = (tfs_grpc.PREDICTION, tfs_grpc.MODEL, kserve_grpc.SERVICE)
 
 _CONTROL_THREADS = 4
 _CHANGE_THREADS = 4
+_SPARE_STREAM_THREADS = 8  # for streams that are refused, and those whose thread has not seen yet that they ended
 
 
 def build_grpc_server(ctx: ServerContext) -> grpc.Server:
@@ -39,11 +41,11 @@ def build_grpc_server(ctx: ServerContext) -> grpc.Server:
     token in ``ctx.auth`` every request but health checks must carry it (metadata ``authorization: Bearer TOKEN``).
     """
     gate = Gate(ctx.limits.max_concurrent)
-    requests = RequestPool(ctx.grpc_threads, gate, "tfctr-grpc")
+    requests = RequestPool(ctx.grpc_threads, gate, ctx.messages, ctx.bodies, "tfctr-grpc")
     control = futures.ThreadPoolExecutor(_CONTROL_THREADS, "tfctr-grpc-control")
     changes = futures.ThreadPoolExecutor(_CHANGE_THREADS, "tfctr-grpc-changes")
     reflection = futures.ThreadPoolExecutor(_CONTROL_THREADS, "tfctr-grpc-reflection")
-    open_streams = futures.ThreadPoolExecutor(ctx.grpc_threads, "tfctr-grpc-streams")
+    open_streams = futures.ThreadPoolExecutor(ctx.limits.max_streams + _SPARE_STREAM_THREADS, "tfctr-grpc-streams")
 
     inference = kserve_grpc.KServe(ctx)
     streams = Streams(ctx, inference.infer, requests, gate)

@@ -13,7 +13,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ from tfctr.serving import failures
 from tfctr.serving.feature_map import flat_name
 from tfctr.serving.server import json_body
 from tfctr.serving.server.auth import AccessError
-from tfctr.serving.server.context import DEADLINE_MS, REQUEST_ID, TIMING, ServerContext
+from tfctr.serving.server.context import DEADLINE_MS, REQUEST_ID, TIMING, USER_INPUTS, ServerContext
 from tfctr.serving.server.limits import TooLargeError
+from tfctr.serving.server.model_choice import user_inputs
 from tfctr.serving.signature_handle import SignatureHandle
 from tfctr.serving.signature_info import Output
 
@@ -41,6 +42,7 @@ _LONGEST_ID = 128
 _IDS = itertools.count(1)
 _PROCESS = secrets.token_hex(4)
 _REQUEST_ID, _DEADLINE, _TIMING = REQUEST_ID.encode(), DEADLINE_MS.encode(), TIMING.encode()
+_USER_INPUTS = USER_INPUTS.encode()
 _OFF = (b"0", b"false", b"")
 _STAGES = ("parse", "pack", "queue", "batch", "run", "split", "reply")
 
@@ -61,7 +63,8 @@ class HttpCall:
 
     __slots__ = (
         "_cancelled", "_native", "_read_ns", "_waited_ns", "api", "arrived", "body", "ctx", "deadline_ns", "headers",
-        "method", "model", "params", "query", "request_id", "rows", "timing", "version", "wants_timing",
+        "held", "method", "model", "params", "query", "request_id", "rows", "timing", "unpacked", "version",
+        "wants_timing",
     )  # fmt: skip
 
     def __init__(self, ctx: ServerContext, api: str, method: str, scope: Mapping[str, Any]):
@@ -73,6 +76,7 @@ class HttpCall:
         self.params: dict[str, str] = scope.get("path_params", {})
         self.query: bytes = scope.get("query_string", b"")
         self.body = b""
+        self.held = self.unpacked = 0  # bytes of the body that are counted, as they came and unpacked
         self.model = ""
         self.version: int | None = None
         self.rows = 0
@@ -102,6 +106,15 @@ class HttpCall:
             waited = time.perf_counter_ns() - self.arrived
             self.deadline_ns = max(1, time.monotonic_ns() - waited + int(min(left_ms, 1e12) * 1e6))
 
+    def hold(self, size: int) -> None:
+        """Bytes of the body have come. OverloadedError: all requests together hold too many."""
+        self.ctx.bodies.take(size)
+        self.held += size
+
+    def _unpacks(self, size: int) -> None:
+        self.ctx.bodies.take(size)
+        self.unpacked += size
+
     def body_read(self, body: bytes) -> None:
         """The whole body is here."""
         self.body = body
@@ -115,10 +128,13 @@ class HttpCall:
         encoding = self.headers.get(b"content-encoding")
         if encoding is not None:
             name = encoding.decode("latin-1").strip().lower()
-            self.body = json_body.unpack(self.body, name, self.ctx.limits.max_body_bytes)
+            self.body = json_body.unpack(self.body, name, self.ctx.limits.max_body_bytes, self._unpacks)
 
-    def native_call(self, spec: tuple[str, int, str], *, priority: int = 0, timeout_us: int = 0) -> Any:
-        """The native description of this request, given up when the client is gone."""
+    def native_call(
+        self, spec: tuple[str, int, str], *, priority: int = 0, timeout_us: int = 0, users: Sequence[str] = ()
+    ) -> Any:
+        """The native description of this request, given up when the client is gone. users: inputs that the body names
+        as the user's, beside those of the header."""
         deadline = self.deadline_ns
         if timeout_us > 0:
             its = time.monotonic_ns() - (time.perf_counter_ns() - self.arrived) + min(timeout_us, 10**15) * 1000
@@ -129,6 +145,7 @@ class HttpCall:
             timing=True,
             reply_model_spec=spec,
             request_id=self.request_id,
+            user_inputs=[*users, *user_inputs(self.header(_USER_INPUTS))],
         )
         self._native = call
         if self._cancelled:
@@ -220,6 +237,16 @@ def json_reply(value: Any) -> HttpReply:
     """``value`` as JSON; what JSON does not have is told as text."""
     options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
     return HttpReply(orjson.dumps(value, default=str, option=options))
+
+
+def predict_json(handle: SignatureHandle, request: Any, call: Any) -> tuple[dict[str, Any], Any] | None:
+    """(outputs by name, timing) of a ``_native.JsonRequest``, whose values never become Python's objects; None, and the
+    call is unused: it has to go over them. Raises as ``SignatureHandle.predict``."""
+    try:
+        found = handle.native.predict_json(request, call)
+    except library.native().ServeFailed as failure:
+        raise failures.error_of(failure) from None
+    return None if found is None else (handle.assembled(found[0]), found[1])
 
 
 def check_rows(limit: int, handle: SignatureHandle, inputs: Mapping[str, Any]) -> None:

@@ -21,16 +21,18 @@ from tfctr.serving.server.http_app import HttpApp
 from tfctr.serving.server.limits import Limits
 
 _BACKLOG = 1024
+_WHOLE = 1 << 20  # bytes: bodies up to this size are handed over when they are complete
 _START_S = 10
 _FORCED_S = 2
 _LOG = logging.getLogger("tfctr.server.http")
 
 
 def _protocol(limits: Limits) -> type[HttpToolsProtocol]:
-    """uvicorn's protocol with the limits that it lacks."""
+    """uvicorn's protocol with the limits that it lacks, and bodies handed over whole."""
 
     class LimitedProtocol(HttpToolsProtocol):
         _header_bytes = 0
+        _pieces: list[bytes] | None = None  # of a body that is handed over whole
         _header_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
@@ -56,7 +58,21 @@ def _protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
         def on_headers_complete(self) -> None:
             self._headers_done()
+            self._pieces = [] if 0 < _length(self.headers) <= _WHOLE else None
             super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            """Bodies of a known, moderate length are read without a pause; uvicorn would stop reading after each 64 KiB
+            until the application, which wants all of it, has taken them."""
+            if self._pieces is None or self.cycle.response_complete:
+                return super().on_body(body)
+            self._pieces.append(body)
+
+        def on_message_complete(self) -> None:
+            pieces, self._pieces = self._pieces, None
+            if pieces and not self.cycle.response_complete:
+                self.cycle.body = b"".join(pieces)
+            super().on_message_complete()
 
         def _count(self, size: int) -> None:
             self._header_bytes += size
@@ -73,6 +89,14 @@ def _protocol(limits: Limits) -> type[HttpToolsProtocol]:
                 self._header_timer = None
 
     return LimitedProtocol
+
+
+def _length(headers: list[tuple[bytes, bytes]]) -> int:
+    """Of the body; 0: not told."""
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value)  # the parser has checked it
+    return 0
 
 
 class HttpServer:

@@ -14,7 +14,7 @@ import orjson
 
 from tfctr.core import library
 from tfctr.errors import InputError, UnimplementedError
-from tfctr.serving.server import json_body, kserve_models
+from tfctr.serving.server import json_body, kserve_models, models
 from tfctr.serving.server.http_calls import (
     HttpCall,
     HttpReply,
@@ -22,12 +22,19 @@ from tfctr.serving.server.http_calls import (
     error_reply,
     flat_outputs,
     json_reply,
+    predict_json,
 )
 from tfctr.serving.server.kserve_grpc import EXTENSIONS
-from tfctr.serving.server.model_choice import kserve_scheduling, kserve_signature, version_choice
+from tfctr.serving.server.model_choice import (
+    kserve_scheduling,
+    kserve_signature,
+    kserve_user_inputs,
+    version_choice,
+)
 
 HEADER_LENGTH = b"inference-header-content-length"
 _BINARY = b"application/octet-stream"
+_LENGTH_DIGITS = 18
 _KEYS = frozenset({"id", "parameters", "inputs", "outputs", "model_name", "model_version"})
 _INPUT_KEYS = frozenset({"name", "shape", "datatype", "data", "parameters"})
 
@@ -36,25 +43,61 @@ def infer(call: HttpCall) -> HttpReply:
     """POST /v2/models/M[/versions/V]/infer"""
     native = library.native()
     start = time.perf_counter_ns()
-    body, tail = _split(call)
+    request, body = _plain(call)
+    inputs: dict[str, Any] | None = None
+    if request is None:
+        body, inputs = _general(call)
     parameters = _parameters(body, "parameters")
     request_id = json_body.text_of(body, "id")
-    inputs = native.kserve_inputs(_inputs(body), tail)
     wanted = _outputs(body)
     priority, timeout_us = kserve_scheduling(parameters)
-    with _acquire(call, lambda field: native.field_hash("kserve", inputs, field)) as lease:
+    route = lambda field: native.field_hash("kserve", inputs or _general(call)[1], field)  # noqa: E731
+    with _acquire(call, route) as lease:
         served = lease.version
         name, handle = kserve_signature(call.model, served, parameters)
-        check_rows(call.ctx.limits.max_rows, handle, inputs)
-        native_call = call.native_call((call.model, served.number, name), priority=priority, timeout_us=timeout_us)
+        native_call = call.native_call(
+            (call.model, served.number, name),
+            priority=priority,
+            timeout_us=timeout_us,
+            users=kserve_user_inputs(parameters),
+        )
         parsed = time.perf_counter_ns()
-        outputs, timing = handle.predict(inputs, native_call)
+        found = None if request is None else predict_json(handle, request, native_call)
+        if found is None:
+            inputs = inputs or _general(call)[1]
+            check_rows(call.ctx.limits.max_rows, handle, inputs)
+            parsed = time.perf_counter_ns()
+            found = handle.predict(inputs, native_call)
         ran = time.perf_counter_ns()
+    outputs, timing = found
     call.rows = timing.rows
     tensors = outputs if handle.dense_only else flat_outputs(handle.outputs, outputs)
     reply = _reply(call, tensors, wanted, parameters.get("binary_data_output") is True, request_id)
     call.ran(timing.as_dict(), parsed - start, time.perf_counter_ns() - ran)
     return reply
+
+
+def _plain(call: HttpCall) -> tuple[Any, dict[str, Any]]:
+    """(request whose inputs all lie behind the JSON and stay in C++, its JSON without "inputs"); (None, {}): it is none
+    of these."""
+    length = call.headers.get(HEADER_LENGTH, b"")
+    if not length.isdigit() or len(length) > _LENGTH_DIGITS:
+        return None, {}
+    limits = call.ctx.limits
+    request = library.native().json_infer(call.body, int(length), limits.max_json_depth, limits.max_rows)
+    if request is None:
+        return None, {}
+    try:
+        body = json_body.read(request.rest, limits)
+    except InputError:  # said by the other way, with the place in the whole JSON
+        return None, {}
+    return (None, {}) if body.keys() - _KEYS else (request, body)
+
+
+def _general(call: HttpCall) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the JSON, its inputs as arrays)."""
+    body, tail = _split(call)
+    return body, library.native().kserve_inputs(_inputs(body), tail)
 
 
 def _split(call: HttpCall) -> tuple[dict[str, Any], bytes]:
@@ -63,7 +106,7 @@ def _split(call: HttpCall) -> tuple[dict[str, Any], bytes]:
     body = call.body
     tail = b""
     if text is not None:
-        if not text.isdigit() or len(text) > 18 or int(text) > len(body):
+        if not text.isdigit() or len(text) > _LENGTH_DIGITS or int(text) > len(body):
             shown = text[:40].decode("latin-1")
             raise InputError(f"header Inference-Header-Content-Length is {shown!r}, the body has {len(body)} bytes")
         length = int(text)
@@ -161,8 +204,9 @@ def ready(call: HttpCall) -> HttpReply:
     """GET /v2/health/ready"""
     if call.ctx.ready():
         return json_reply({"ready": True})
-    why = "the server is shutting down" if call.ctx.state.draining else "a model has no version that serves"
-    return error_reply("UNAVAILABLE", why)
+    if call.ctx.state.draining:
+        return error_reply("UNAVAILABLE", "the server is shutting down")
+    return error_reply("UNAVAILABLE", models.not_ready(call.ctx.manager.statuses()) or "try again")
 
 
 def model_ready(call: HttpCall) -> HttpReply:

@@ -2,7 +2,7 @@
 
 A row-form body is ``{"instances": [{input: value}, ...]}``, or bare values where the signature has one input; a column
 form ``{"inputs": {input: values}}``. Bytes are ``{"b64": "..."}``. Beyond TF Serving: a feature may be given as a whole
-by its name, and ``"user": {input: value}`` beside "instances" gives what all rows have in common once.
+by its name, and ``"user": {input: value}`` beside "instances" or "inputs" gives what all rows have in common once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensorflow.core.example import example_pb2
 from tfctr.core import library
 from tfctr.errors import InputError
 from tfctr.serving.server import json_body, tfs_examples
-from tfctr.serving.server.http_calls import HttpCall, HttpReply, check_rows, flat_outputs, json_reply
+from tfctr.serving.server.http_calls import HttpCall, HttpReply, check_rows, flat_outputs, json_reply, predict_json
 from tfctr.serving.server.model_choice import DEFAULT_SIGNATURE, signature_of
 from tfctr.serving.server.tfs_metadata import signature_definitions, version_status
 
@@ -28,30 +28,74 @@ _EXAMPLE_KEYS = frozenset({"signature_name", "examples", "context"})
 
 def predict(call: HttpCall) -> HttpReply:
     """POST /v1/models/M[/versions/N|/labels/L]:predict"""
-    native = library.native()
+    limits = call.ctx.limits
     start = time.perf_counter_ns()
-    body = json_body.read(call.body, call.ctx.limits)
-    name = json_body.text_of(body, "signature_name") or DEFAULT_SIGNATURE
-    form, given = _form(body)
-    columns, rows = _read(call, form, given, body.get("user"))
-    with _acquire(call, lambda field: native.field_hash("tfs", columns, field)) as lease:
+    request = library.native().json_predict(call.body, limits.max_json_depth, limits.max_rows)
+    reply = None if request is None else _predict_plain(call, request, start)
+    return reply or _predict_general(call, start)
+
+
+def _predict_plain(call: HttpCall, request: Any, start: int) -> HttpReply | None:
+    """A request of the ordinary kind: its values go from the text into the packed form, in C++. None: it is not."""
+    name = request.signature or DEFAULT_SIGNATURE
+    with _acquire(call, lambda field: library.native().field_hash("tfs", _read_body(call)[2], field)) as lease:
+        served = lease.version
+        call.version = served.number
+        handle = served.signatures.get(name)
+        if handle is None:
+            return None
+        native_call = call.native_call((call.model, served.number, name))
+        parsed = time.perf_counter_ns()
+        found = predict_json(handle, request, native_call)
+        return None if found is None else _reply(call, name, handle, found, request.rows, parsed - start)
+
+
+def _predict_general(call: HttpCall, start: int) -> HttpReply:
+    """Any request, over Python's objects."""
+    name, user, columns, rows = _read_body(call)
+    with _acquire(call, lambda field: _hash(columns, user, field)) as lease:
         served = lease.version
         call.version = served.number
         handle = served.signatures.get(name) or signature_of(call.model, served, name)
-        inputs = _inputs(call.model, name, handle, columns, rows, body.get("user"))
+        inputs, users = _inputs(call.model, name, handle, columns, user)
         check_rows(call.ctx.limits.max_rows, handle, inputs)
+        native_call = call.native_call((call.model, served.number, name), users=users)
         parsed = time.perf_counter_ns()
-        outputs, timing = handle.predict(inputs, call.native_call((call.model, served.number, name)))
-        ran = time.perf_counter_ns()
-        call.rows = timing.rows
-        if rows is None:
-            tensors = outputs if handle.dense_only else flat_outputs(handle.outputs, outputs)
-            text = b'{"outputs": ' + native.write_json(tensors, "columns") + b"}"
-        else:
-            _check_rows(call.model, name, outputs, rows)
-            text = b'{"predictions": ' + native.write_json(outputs, "rows") + b"}"
-    call.ran(timing.as_dict(), parsed - start, time.perf_counter_ns() - ran)
+        return _reply(call, name, handle, handle.predict(inputs, native_call), rows, parsed - start)
+
+
+def _read_body(call: HttpCall) -> tuple[str, Any, dict[str, Any], int | None]:
+    """(signature, "user", columns, rows in row form)."""
+    body = json_body.read(call.body, call.ctx.limits)
+    name = json_body.text_of(body, "signature_name") or DEFAULT_SIGNATURE
+    columns, rows = _read(call, *_form(body))
+    return name, body.get("user"), columns, rows
+
+
+def _reply(
+    call: HttpCall, name: str, handle: Any, found: tuple[dict[str, Any], Any], rows: int | None, parse_ns: int
+) -> HttpReply:
+    """In the form of the request. rows: of the row form."""
+    native = library.native()
+    ran = time.perf_counter_ns()
+    outputs, timing = found
+    call.rows = timing.rows
+    if rows is None:
+        tensors = outputs if handle.dense_only else flat_outputs(handle.outputs, outputs)
+        text = b'{"outputs": ' + native.write_json(tensors, "columns") + b"}"
+    else:
+        _check_rows(call.model, name, outputs, rows)
+        text = b'{"predictions": ' + native.write_json(outputs, "rows") + b"}"
+    call.ran(timing.as_dict(), parse_ns, time.perf_counter_ns() - ran)
     return HttpReply(text)
+
+
+def _hash(columns: Mapping[str, Any], user: Any, field: str) -> int | None:
+    """Of the first value of an input, wherever the request has it."""
+    native = library.native()
+    if type(user) is dict and field in user:
+        columns = {field: [native.without_base64(user[field], f"user.{field}")]}
+    return native.field_hash("tfs", columns, field)  # type: ignore[no-any-return]
 
 
 def _form(body: Mapping[str, Any]) -> tuple[str, Any]:
@@ -66,12 +110,10 @@ def _form(body: Mapping[str, Any]) -> tuple[str, Any]:
     return forms[0], body[forms[0]]
 
 
-def _read(call: HttpCall, form: str, given: Any, user: Any) -> tuple[dict[str, Any], int | None]:
+def _read(call: HttpCall, form: str, given: Any) -> tuple[dict[str, Any], int | None]:
     """(input name -> column, rows in row form). "" is the name of an only input that goes unnamed."""
     native = library.native()
     if form == "inputs":
-        if user is not None:
-            raise InputError("'user' goes with 'instances'; in 'inputs', user features have one row")
         if type(given) is not dict or given.keys() == {"b64"}:
             return {"": native.without_base64(given, "inputs")}, None
         if b"b64" in call.body:
@@ -89,8 +131,8 @@ def _limit_rows(call: HttpCall, rows: int) -> None:
         raise InputError(f"the request has {rows} rows, the limit is {limit} (max_rows)")
 
 
-def _inputs(model: str, name: str, handle: Any, columns: dict[str, Any], rows: int | None, user: Any) -> dict[str, Any]:
-    """What the signature is run with."""
+def _inputs(model: str, name: str, handle: Any, columns: dict[str, Any], user: Any) -> tuple[dict[str, Any], list[str]]:
+    """What the signature is run with, and which inputs of it the request gives once."""
     where = f"model {model!r}, signature {name!r}"
     if "" in columns:
         names = [one.name for one in handle.inputs]
@@ -101,17 +143,16 @@ def _inputs(model: str, name: str, handle: Any, columns: dict[str, Any], rows: i
             )
         columns = {names[0]: columns[""]}
     if user is None:
-        return columns
+        return columns, []
     if type(user) is not dict:
         raise InputError(f"{where}: 'user': expected an object, one value per user feature")
     made = dict(columns)
-    declared = set(handle.user_features)
     without_base64 = library.native().without_base64
     for key, value in user.items():
         if key in made:
-            raise InputError(f"{where}: {key[:80]!r} is given by the instances and by 'user'")
-        made[key] = [without_base64(value, f"user.{key}")] * (1 if key in declared else rows or 1)
-    return made
+            raise InputError(f"{where}: {key[:80]!r} is given by 'user' and beside it")
+        made[key] = [without_base64(value, f"user.{key}")]
+    return made, list(user)
 
 
 def _check_rows(model: str, name: str, outputs: Mapping[str, Any], rows: int) -> None:
