@@ -56,7 +56,8 @@ def over_objects(body, plan=PLAN):
 
 
 def same(a, b):
-    return a.arena.tobytes() == b.arena.tobytes() and list(a.shapes) == list(b.shapes) and list(a.strings) == list(b.strings)
+    alike = list(a.shapes) == list(b.shapes) and list(a.strings) == list(b.strings)
+    return alike and a.arena.tobytes() == b.arena.tobytes()
 
 
 def written(value, spaced):

@@ -210,6 +210,17 @@ void SplitRectangle(const SignaturePlan& plan, const Feature& feature, std::vect
   WriteSparse(plan, feature, rows, values);
 }
 
+void SetRows(const SignaturePlan& plan, const Feature& feature, std::vector<std::vector<int64_t>> splits,
+             std::vector<PartValue>* values) {
+  Rows rows;
+  rows.count = static_cast<int64_t>(splits[0].size()) - 1;
+  rows.splits = std::move(splits);
+  if (feature.kind == Feature::Kind::kRagged) return WriteRagged(plan, feature, rows, values);
+  const auto& dims = At(values, feature.values)->dims;
+  if (dims.size() != 1) throw Mismatch(DescribeDims(std::vector<int64_t>(dims.begin(), dims.end())));
+  WriteSparse(plan, feature, rows, values);
+}
+
 void CheckFeature(const SignaturePlan& plan, const Feature& feature, const std::vector<PartValue>& values) {
   const auto value_at = [&](int part) -> const PartValue& { return values[static_cast<size_t>(part)]; };
   const PartValue& flat = value_at(feature.values);

@@ -10,9 +10,12 @@
 
 #include "pybind11/stl.h"
 #include "tfctr/core/runtime/completions.h"
+#include "tfctr/core/runtime/json_input.h"
+#include "tfctr/core/runtime/json_request.h"
 #include "tfctr/core/runtime/packer.h"
 #include "tfctr/core/runtime/py_runtime.h"
 #include "tfctr/core/runtime/py_serving_report.h"
+#include "tfctr/core/runtime/py_traces.h"
 #include "tfctr/core/runtime/serve_errors.h"
 #include "tfctr/core/runtime/serve_message.h"
 #include "tfctr/core/runtime/serving_group.h"
@@ -32,7 +35,7 @@ struct PyCall {
   bool timing = false;
   std::vector<std::string> output_filter;
   ModelSpec reply_model_spec;
-  std::string request_id;
+  std::vector<std::string> user_inputs;
 };
 
 // Held by the Python objects of the group, of its signatures, and by requests that are under way.
@@ -125,7 +128,7 @@ class Inside {
   }
   PackedRequest Pack(const py::dict& inputs) const {
     try {
-      return tfctr::Pack(signature_.plan(), inputs);
+      return tfctr::Pack(signature_.plan(), inputs, call_.user_inputs);
     } catch (const BadRequest& error) {
       Fail({FailCode::kInvalidArgument, Stage::kPack, error.what()});
     }
@@ -152,11 +155,11 @@ py::dict OutputsDict(const PySignature& self, std::vector<tensorflow::Tensor> ou
   return result;
 }
 
-py::tuple Predict(const PySignature& self, const py::dict& inputs, const PyCall& call) {
-  const Inside inside(self, call);
-  inside.Begin(Stage::kPack);
-  PackedRequest request = inside.Pack(inputs);
-  const int64_t packed = inside.group().Now();
+// parse_ns, pack_ns: what it took so far.
+py::tuple RunPacked(const Inside& inside, const PySignature& self, const PyCall& call, PackedRequest request,
+                    int64_t parse_ns, int64_t pack_ns) {
+  call.call->origin.parse_ns = parse_ns;
+  call.call->origin.pack_ns = pack_ns;
   Answer answer;
   {
     const py::gil_scoped_release released;
@@ -165,10 +168,39 @@ py::tuple Predict(const PySignature& self, const py::dict& inputs, const PyCall&
   inside.FailIf(answer.failure);
   inside.FailIf(call.call->Check(inside.group().Now(), Stage::kReply));
   py::dict outputs = OutputsDict(self, std::move(answer.outputs), call.output_filter);
-  answer.timing.pack = packed - inside.start_ns();
+  answer.timing.parse = parse_ns;
+  answer.timing.pack = pack_ns;
   answer.timing.Close(inside.group().Now() - inside.start_ns());
   inside.group().Count(answer.timing, FailCode::kOk);
   return py::make_tuple(outputs, answer.timing);
+}
+
+py::tuple Predict(const PySignature& self, const py::dict& inputs, const PyCall& call) {
+  const Inside inside(self, call);
+  inside.Begin(Stage::kPack);
+  PackedRequest request = inside.Pack(inputs);
+  const int64_t pack_ns = inside.group().Now() - inside.start_ns();
+  return RunPacked(inside, self, call, std::move(request), 0, pack_ns);
+}
+
+// None, with the call unused, where the request has to go over Python's objects.
+py::object PredictJson(const PySignature& self, JsonRequest* json, const PyCall& call) {
+  const Inside inside(self, call);
+  inside.FailIf(call.call->Check(inside.start_ns(), Stage::kParse));
+  absl::StatusOr<PackedRequest> packed;
+  int64_t read_ns = 0;
+  {
+    const py::gil_scoped_release released;
+    WireRequest wire;
+    if (ReadJson(self.signature->plan(), json, &wire)) {
+      read_ns = inside.group().Now() - inside.start_ns();
+      packed = PackWire(self.signature->plan(), &wire, call.user_inputs);
+    }
+  }
+  if (!packed.ok()) return py::none();
+  inside.Begin(Stage::kPack);
+  const int64_t pack_ns = inside.group().Now() - inside.start_ns() - read_ns;
+  return RunPacked(inside, self, call, *std::move(packed), read_ns, pack_ns);
 }
 
 // What an asynchronous request needs when it is done; destroyed with the GIL held.
@@ -214,6 +246,7 @@ void PredictAsync(const PySignature& self, const py::dict& inputs, const PyCall&
   auto pending = std::make_unique<Pending>();
   pending->start_ns = inside.start_ns();
   pending->packed_ns = inside.group().Now();
+  call.call->origin.pack_ns = pending->packed_ns - pending->start_ns;
   pending->self = self;
   pending->call = call;
   pending->done = done;
@@ -243,11 +276,20 @@ std::unique_ptr<PyReply> Serve(const PySignature& self, const std::string& proto
   MessageReply message;
   {
     const py::gil_scoped_release released;
-    message = ServeMessage(&inside.group(), *self.signature, *of, bytes, call.call, std::move(spec));
+    message = ServeMessage(&inside.group(), *self.signature, *of, bytes, call.call, std::move(spec), call.user_inputs);
   }
   inside.FailIf(message.failure);
   inside.group().Count(message.timing, FailCode::kOk);
   return std::make_unique<PyReply>(PyReply{std::move(message.body), message.timing});
+}
+
+std::vector<std::string> OptionalInputs(const PySignature& self) {
+  const SignaturePlan& plan = self.signature->plan();
+  std::vector<std::string> names;
+  for (size_t i = 0; i < plan.parts.size(); ++i) {
+    if (plan.parts[i].optional && static_cast<int>(i) != plan.row_to_user) names.push_back(plan.parts[i].name);
+  }
+  return names;
 }
 
 void CheckExecutor(const PySignature& self, int executor) {
@@ -341,13 +383,15 @@ bool Close(const std::shared_ptr<GroupCore>& core, int64_t drain_ns) {
 }
 
 std::unique_ptr<PyCall> MakeCall(int64_t deadline_ns, int priority, bool timing, std::vector<std::string> output_filter,
-                                 ModelSpec reply_model_spec, std::string request_id) {
+                                 ModelSpec reply_model_spec, std::string request_id,
+                                 std::vector<std::string> user_inputs) {
   auto call = std::make_unique<PyCall>();
   call->call = std::make_shared<Call>(deadline_ns, priority);
   call->timing = timing;
   call->output_filter = std::move(output_filter);
   call->reply_model_spec = std::move(reply_model_spec);
-  call->request_id = std::move(request_id);
+  call->call->origin.id = std::move(request_id);
+  call->user_inputs = std::move(user_inputs);
   return call;
 }
 
@@ -360,10 +404,12 @@ void BindServing(py::module_& module) {
   py::class_<PyCall>(module, "Call", "One request: deadline, priority, what its reply says. For one use.")
       .def(py::init(&MakeCall), py::arg("deadline_ns") = 0, py::arg("priority") = 0, py::arg("timing") = false,
            py::arg("output_filter") = std::vector<std::string>(), py::arg("reply_model_spec") = ModelSpec("", 0, ""),
-           py::arg("request_id") = "",
+           py::arg("request_id") = "", py::arg("user_inputs") = std::vector<std::string>(),
            "deadline_ns: of CLOCK_MONOTONIC (time.monotonic_ns()), 0: none. Higher priorities run first. "
-           "output_filter: the outputs asked for, empty: all. reply_model_spec: (model, version, signature).")
-      .def_readonly("request_id", &PyCall::request_id)
+           "output_filter: the outputs asked for, empty: all. reply_model_spec: (model, version, signature). "
+           "user_inputs: inputs and features that may have one row for all rows of the others, beside those that the "
+           "model declares.")
+      .def_property_readonly("request_id", [](const PyCall& self) { return self.call->origin.id; })
       .def_property_readonly("cancelled", [](const PyCall& self) { return self.call->cancelled(); })
       .def(
           "cancel",
@@ -392,11 +438,15 @@ void BindServing(py::module_& module) {
 
   py::class_<PySignature>(module, "ServedSignature", "One signature of a Group; thread-safe. All raise ServeFailed.")
       .def_property_readonly("name", [](const PySignature& self) { return self.signature->name(); })
+      .def_property_readonly("optional_inputs", &OptionalInputs, "Inputs that a request may leave out.")
       .def_property_readonly(
           "batchable", [](const PySignature& self) { return self.signature->batchable(); },
           "Whether its requests may share runs.")
       .def("predict", &Predict, py::arg("inputs"), py::arg("call"),
            "dict of inputs -> (dict of outputs, Timing). Waits for its turn with the GIL released.")
+      .def("predict_json", &PredictJson, py::arg("request"), py::arg("call"),
+           "JsonRequest -> (dict of outputs, Timing); None, and the call is unused, where it has to go over Python's "
+           "objects.")
       .def("predict_async", &PredictAsync, py::arg("inputs"), py::arg("call"), py::arg("done"),
            "As predict, without waiting: done(outputs or None, ServeFailed or None, Timing) is called once, on another "
            "thread. What is wrong with the inputs is raised here.")
@@ -409,7 +459,10 @@ void BindServing(py::module_& module) {
           "list of dicts of inputs -> list of dicts of outputs: put together, run and taken apart as a batch, past the "
           "queue. INVALID_ARGUMENT in stage batch where they, or their outputs, can't be.");
 
-  py::class_<GroupCore, std::shared_ptr<GroupCore>>(module, "Group", "The executors of one version behind one queue.")
+  py::class_<GroupCore, std::shared_ptr<GroupCore>> group(module, "Group",
+                                                          "The executors of one version behind one queue.");
+  BindTraces(&group);
+  group
       .def(py::init(&MakeGroup), py::arg("models"), py::arg("options") = py::dict(),
            "models: one per executor. options: routing, cpu_sets, queue_limit, max_request_rows (0: any), batching, "
            "runner_nice, "

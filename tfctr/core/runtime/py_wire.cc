@@ -11,6 +11,8 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/platform/tstring.h"
 #include "tfctr/core/runtime/json_columns.h"
+#include "tfctr/core/runtime/json_input.h"
+#include "tfctr/core/runtime/json_request.h"
 #include "tfctr/core/runtime/json_write.h"
 #include "tfctr/core/runtime/numbers.h"
 #include "tfctr/core/runtime/packer.h"
@@ -92,6 +94,15 @@ PackedRequest PackBody(const SignaturePlan& plan, const std::string& protocol_na
   }
   if (!packed.ok()) RaiseError("InputError", std::string(packed.status().message()));
   return *std::move(packed);
+}
+
+// The same for a request in JSON; None where it has to go over Python's objects.
+py::object PackJson(const SignaturePlan& plan, JsonRequest* json) {
+  WireRequest request;
+  if (!ReadJson(plan, json, &request)) return py::none();
+  absl::StatusOr<PackedRequest> packed = PackWire(plan, &request);
+  if (!packed.ok()) return py::none();
+  return py::cast(*std::move(packed));
 }
 
 // Runs `f`, whose BadRequest is tfctr.errors.InputError.
@@ -219,6 +230,8 @@ void BindWire(py::module_& module) {
              "ModelInferRequest bytes -> (model, version, id, parameters). Raises tfctr.errors.InputError.");
   module.def("pack_body", &PackBody, py::arg("packer"), py::arg("protocol"), py::arg("body"),
              "Request message of 'tfs' or 'kserve' -> PackedRequest, by a Packer. Raises tfctr.errors.InputError.");
+  module.def("pack_json", &PackJson, py::arg("packer"), py::arg("request"),
+             "JsonRequest -> PackedRequest, by a Packer; None where it has to go over Python's objects.");
   module.def("write_reply", &WriteReplyOf, py::arg("protocol"), py::arg("outputs"), py::arg("model"),
              py::arg("version"), py::arg("signature") = "", py::arg("id") = "",
              py::arg("output_filter") = std::vector<std::string>(), py::arg("first_row") = 0, py::arg("rows") = -1,
