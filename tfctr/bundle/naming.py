@@ -17,6 +17,8 @@ DELTA = "delta.json"
 OVERLAY_NODE = "tfctr/overlay"
 OVERLAY_INDICES = "tfctr/overlay/indices"
 OVERLAY_FILENAMES = "tfctr/overlay/filenames"
+# Attribute of a node that a pass made: "pass", or "pass:rule" where the pass has several.
+RULE_ATTR = "_tfctr_rule"
 MODEL_NAMES = (MODEL, "saved_model.pbtxt", "saved_model.cpb")
 
 # Names beside OUT start with a dot and are no numbers: a server that watches `model/` for versions ignores them.

@@ -22,7 +22,7 @@ from tfctr.version import __version__
 
 COMMANDS = (
     "convert", "refresh", "delta", "apply-delta", "compact", "inspect", "verify", "predict", "bench", "bisect",
-    "passes", "export-onnx", "ckpt", "cache", "doctor", "serve", "admin", "loadtest",
+    "passes", "export-onnx", "ckpt", "cache", "doctor", "serve", "admin", "loadtest", "profile",
 )  # fmt: skip
 
 EXIT_CODES = """\

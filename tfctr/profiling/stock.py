@@ -48,13 +48,16 @@ class StockSession:
         return {name: value for (name, _), value in zip(self._outputs, values, strict=True)}
 
     def op_times_us(self, inputs: Arrays) -> dict[str, float]:
-        """Microseconds by node name of one traced call (RunMetadata, FULL_TRACE)."""
+        """Microseconds by node name of one traced call."""
         return op_times_us(self.run_traced(inputs))
 
     def run_traced(self, inputs: Arrays, graphs: bool = False) -> Any:
-        """RunMetadata of one call: op times, and with ``graphs`` the partition graphs."""
+        """RunMetadata of one call: op times, and with ``graphs`` the partition graphs.
+
+        By SOFTWARE_TRACE: FULL_TRACE takes the profiler of the whole process, so that a second one beside it fails.
+        """
         options = tf.compat.v1.RunOptions(
-            trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=graphs
+            trace_level=tf.compat.v1.RunOptions.SOFTWARE_TRACE, output_partition_graphs=graphs
         )
         metadata = tf.compat.v1.RunMetadata()
         self._callable(*[inputs[name] for name in self._inputs], options=options, run_metadata=metadata)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -38,6 +39,11 @@ ov::element::Type ElementType(const std::string& precision) {
   return precision == "bf16" ? ov::element::bf16 : ov::element::f32;
 }
 
+bool LayersWanted() {
+  const char* wanted = std::getenv("TFCTR_ENGINE_LAYERS");
+  return wanted != nullptr && std::string_view(wanted) == "1";
+}
+
 std::string RoleOf(int64_t rows) { return "blob:" + (rows == kDynamic ? "dynamic" : std::to_string(rows)); }
 
 }  // namespace
@@ -48,7 +54,8 @@ OpenVinoEngine::OpenVinoEngine(const EngineSpec& spec, OpenVinoOptions options)
       rows_open_(spec.OpenIndex(kRowsName)),
       users_open_(spec.OpenIndex(kUsersName)),
       fills_up_(RowsComeFirst()),
-      version_(ov::get_openvino_version().buildNumber) {}
+      version_(ov::get_openvino_version().buildNumber),
+      keeps_layers_(LayersWanted()) {}
 
 Result<std::shared_ptr<Engine>> OpenVinoEngine::Open(const EngineSpec& spec) {
   if (spec.precision != "fp32" && spec.precision != "bf16") {
@@ -101,7 +108,7 @@ ov::AnyMap OpenVinoEngine::Properties() const {
           ov::hint::performance_mode(ov::hint::PerformanceMode::LATENCY), ov::hint::num_requests(1), ov::num_streams(1),
           ov::inference_num_threads(spec().threads),
           // Pinning would bind the caller's thread, which is TensorFlow's or the server's.
-          ov::hint::enable_cpu_pinning(false), ov::cache_dir("")};
+          ov::hint::enable_cpu_pinning(false), ov::cache_dir(""), ov::enable_profiling(keeps_layers_)};
 }
 
 // The model, with fixed rows unless `rows` is 0. Throws what OpenVINO throws.
@@ -327,7 +334,9 @@ std::string OpenVinoEngine::Describe() {
          << ",\"contexts\":" << variant.made() << ",\"runs\":" << variant.runs.load()
          << ",\"padded_runs\":" << variant.padded_runs.load() << '}';
   }
-  text << "]}";
+  text << ']';
+  if (!layers_.empty()) text << ",\"layers\":" << layers_;
+  text << '}';
   return text.str();
 }
 

@@ -61,15 +61,19 @@ class OpenVinoEngine : public Engine {
   Status RunExactly(const EngineCall& call, bool check_shapes, Context* context) const;
   Status RunFilledUp(const EngineCall& call, int64_t rows, int64_t filled, Context* context) const;
   bool RowsComeFirst() const;
+  void KeepLayers(const ov::InferRequest& request) const;
 
   const OpenVinoOptions options_;
   const int rows_open_;
   const int users_open_;
   const bool fills_up_;  // whether any batch can be filled up: no tensor has its rows behind another dimension
   const std::string version_;
-  std::string precision_used_;
+  // Whether OpenVINO keeps the times of layers (environment variable TFCTR_ENGINE_LAYERS=1 when the engine is opened),
+  // which costs every run some.
+  const bool keeps_layers_;
   std::vector<std::unique_ptr<Variant>> variants_;  // by rows, the dynamic one (0) first
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  mutable std::string layers_;        // guarded by mutex_; JSON, of the last run
   std::shared_ptr<ov::Model> model_;  // guarded by mutex_; read when first needed
   std::map<int64_t, Made> made_;      // guarded by mutex_; the first context of each variant
 };

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tfctr/core/openvino/openvino_engine.h"
+#include "tfctr/core/storage/json.h"
 
 namespace tfctr {
 namespace {
@@ -118,6 +119,19 @@ bool OpenVinoEngine::RowsComeFirst() const {
          std::all_of(spec().outputs.begin(), spec().outputs.end(), first);
 }
 
+// Layers that ran, in OpenVINO's order; it says how long each took, not when.
+void OpenVinoEngine::KeepLayers(const ov::InferRequest& request) const {
+  std::string text = "[";
+  for (const ov::ProfilingInfo& layer : request.get_profiling_info()) {
+    if (layer.status != ov::ProfilingInfo::Status::EXECUTED) continue;
+    text += (text.size() > 1 ? ",{\"name\":" : "{\"name\":") + JsonText(layer.node_name) +
+            ",\"type\":" + JsonText(layer.node_type) + ",\"kernel\":" + JsonText(layer.exec_type) +
+            ",\"us\":" + std::to_string(layer.real_time.count()) + '}';
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  layers_ = text + ']';
+}
+
 Status OpenVinoEngine::RunExactly(const EngineCall& call, bool check_shapes, Context* context) const {
   return Guarded([&] {
     ov::InferRequest& request = context->request;
@@ -134,6 +148,7 @@ Status OpenVinoEngine::RunExactly(const EngineCall& call, bool check_shapes, Con
                                           NeverNull(call.outputs[k])));
     }
     request.infer();
+    if (keeps_layers_) KeepLayers(request);
     if (!check_shapes) return Status::Ok();
     for (size_t k = 0; k < spec().outputs.size(); ++k) {
       const ov::Shape expected = ShapeOf(call.dims[k].data(), call.dims[k].size());

@@ -8,6 +8,7 @@
 #include "tfctr/core/runtime/py_lookup.h"
 #include "tfctr/core/runtime/py_metrics.h"
 #include "tfctr/core/runtime/py_overlays.h"
+#include "tfctr/core/runtime/py_profiler.h"
 #include "tfctr/core/runtime/py_runtime.h"
 #include "tfctr/core/runtime/py_serving.h"
 #include "tfctr/core/runtime/py_storage.h"
@@ -26,4 +27,5 @@ PYBIND11_MODULE(_native, module) {
   tfctr::BindJson(module);
   tfctr::BindEngines(module);
   tfctr::BindWire(module);
+  tfctr::BindProfiler(module);
 }

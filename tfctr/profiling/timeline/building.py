@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,15 @@ def build(
     seen: Sequence[SeenStep],
     untraced_ns: Sequence[int] = (),
     error: str | None = None,
+    threads: Mapping[int, int] | None = None,
 ) -> Timeline:
-    """seen: the steps, each of the graph ``graph``; one that failed is not among them."""
+    """seen: the steps, each of the graph ``graph``; one that failed is not among them. threads: the profiler's numbers
+    of threads -> their true ids."""
     shown, notes = _within_limit(seen)
-    maker = _Maker(graph, about.provenance.tags(graph), seen[0].span.start if seen else 0)
+    maker = _Maker(graph, about.provenance.tags(graph), seen[0].span.start if seen else 0, threads)
     for step in shown:
         maker.add(step)
-    ops = {event.name for event in maker.events if event.kind == "op"}
-    missing = sorted(set(graph.ran) - ops) if shown else []
-    if missing:
-        notes += [f"{len(missing)} nodes ran, but the profiler recorded no time of theirs: {', '.join(missing[:5])}"]
+    notes += maker.notes()
     return Timeline(
         title=about.title,
         path=about.path,
@@ -90,29 +89,39 @@ def _within_limit(seen: Sequence[SeenStep]) -> tuple[Sequence[SeenStep], list[st
 
 
 class _Maker:
-    """Collects lanes and events. origin: the profiler's time that becomes 0."""
+    """Collects lanes and events. origin: the profiler's time that becomes 0. threads: the profiler's number of a thread
+    -> its true id."""
 
-    def __init__(self, graph: RunGraph, tags: dict[str, Tags], origin: int) -> None:
-        self.graph, self.tags, self.origin = graph, tags, origin
-        self.lanes: dict[tuple[str, str, int], Lane] = {}
+    def __init__(
+        self, graph: RunGraph, tags: dict[str, Tags], origin: int, threads: Mapping[int, int] | None = None
+    ) -> None:
+        self.graph, self.tags, self.origin, self.threads = graph, tags, origin, threads or {}
+        self.unknown: set[str] = set()  # threads whose true id is not known
+        self.held: set[str] = set()  # nodes without a kernel
+        self.readers: dict[str, list[str]] = {}
+        for reader, sources in graph.edges().items():
+            for source in sources:
+                self.readers.setdefault(source, []).append(reader)
+        self.lanes: dict[tuple[str, str, str, int], Lane] = {}
         self.events: list[Event] = []
 
     def step(self, seen: SeenStep) -> Step:
         return Step(index=seen.index, start_ns=seen.span.start - self.origin, end_ns=seen.span.end - self.origin)
 
     def lane(self, kind: str, device: str, name: str, true_id: int = 0) -> int:
-        key = (kind, device, true_id)
+        key = (kind, device, name, true_id)
         if key not in self.lanes:
             self.lanes[key] = Lane(id=len(self.lanes), kind=kind, device=device, name=name, true_id=true_id)
         return self.lanes[key].id
 
     def add(self, seen: SeenStep) -> None:
         ended: dict[str, int] = {}
+        first: dict[str, OpSpan] = {}
         for op, own in with_self_time(seen.ops):
-            device = self.graph.device.get(op.node, _HOST)
-            lane = self.lane("thread", device, op.track[1], op.track[0])
-            self._event(op, lane, seen.index, "op", own)
+            self._event(op, self._thread(op), seen.index, "op", own)
             ended[op.node] = op.end
+            first.setdefault(op.node, op)
+        self._without_kernels(seen, first)
         for device, kernel in seen.kernels:
             lane = self.lane("stream", device, kernel.track[1], kernel.track[0])
             self._event(kernel, lane, seen.index, "kernel", kernel.end - kernel.start)
@@ -133,6 +142,43 @@ class _Maker:
                 self_ns=own,
             )
         )
+
+    def _thread(self, op: OpSpan) -> int:
+        device = self.graph.device.get(op.node, _HOST)
+        number, name = op.track
+        true_id = self.threads.get(number, 0)
+        name = name.removesuffix(f"/{number}") or "thread"
+        if not true_id:
+            name = f"{name}, the profiler's number {number}"
+            self.unknown.add(name)
+        return self.lane("thread", device, name, true_id)
+
+    def _without_kernels(self, seen: SeenStep, first: Mapping[str, OpSpan]) -> None:
+        """Nodes that ran though no kernel did: the executor has their values (constants, handles of variables). They
+        stand where the first op that reads them begins, and take no time."""
+        if not first:
+            return
+        begin = min(first.values(), key=lambda op: op.start)
+        for name in self.graph.ran:
+            if name in first:
+                continue
+            self.held.add(name)
+            readers = [first[reader] for reader in self.readers.get(name, ()) if reader in first]
+            reader = min(readers, key=lambda op: op.start, default=begin)
+            node = self.graph.nodes.get(name)
+            op = OpSpan(name, node.op if node is not None else "", reader.start, reader.start, reader.track)
+            self._event(op, self._thread(op), seen.index, "op", 0)
+
+    def notes(self) -> list[str]:
+        found = []
+        if self.held:
+            ops = sorted({self.graph.nodes[name].op for name in self.held if name in self.graph.nodes})
+            found.append(
+                f"{len(self.held)} nodes have no duration: the executor runs no kernel for them ({', '.join(ops)})"
+            )
+        if self.unknown:
+            found.append(f"threads whose id the kernel no longer tells: {', '.join(sorted(self.unknown))}")
+        return found
 
     def _overhead(self, seen: SeenStep) -> None:
         lane = self.lane("overhead", _HOST, OVERHEAD)
@@ -220,19 +266,20 @@ def request_timeline(about: About, rows: int, graph: RunGraph, metadata: config_
     graph: as ``run_graph`` read it of any run of the same signature that kept its partition graphs.
     """
     spans = [
-        (stats.device, node)
+        node
         for stats in metadata.step_stats.dev_stats
         for node in stats.node_stats
         if node.node_name in graph.ran or node.node_name in graph.nodes
     ]
-    ops = sorted((_traced_op(node, graph) for _, node in spans), key=lambda op: op.start)
+    ops = on_tracks(_traced_op(node, graph) for node in spans)
     start = min((op.start for op in ops), default=0)
     end = max((op.end for op in ops), default=0)
     maker = _Maker(graph, about.provenance.tags(graph), start)
     seen = SeenStep(0, Span("request", start, end), (Span("run", start, end),), tuple(ops))
     for op, own in with_self_time(ops):
         device = graph.device.get(op.node, _HOST)
-        maker._event(op, maker.lane("device", device, device), 0, "op", own)
+        number, _ = op.track
+        maker._event(op, maker.lane("device", device, f"{device}, {number + 1}" if number else device), 0, "op", own)
     maker._overhead(seen)
     maker._transfers(seen, {op.node: op.end for op in ops})
     note = "one request, by RunMetadata: threads are not known, and the time before its first op and after its last"
@@ -253,6 +300,24 @@ def request_timeline(about: About, rows: int, graph: RunGraph, metadata: config_
         notes=(*about.notes, note),
         machine=machine(),
     )
+
+
+def on_tracks(ops: Iterable[OpSpan]) -> list[OpSpan]:
+    """Ops whose threads are not known, by their start, on as few tracks as keep those of one from overlapping (one
+    inside another is none)."""
+    open_: list[list[OpSpan]] = []
+    found = []
+    for op in sorted(ops, key=lambda op: (op.start, -op.end)):
+        for stack in open_:
+            while stack and stack[-1].end <= op.start:
+                stack.pop()
+        free = next((k for k, stack in enumerate(open_) if not stack or op.end <= stack[-1].end), len(open_))
+        if free == len(open_):
+            open_.append([])
+        op = dataclasses.replace(op, track=(free, ""))
+        open_[free].append(op)
+        found.append(op)
+    return found
 
 
 def _traced_op(node: Any, graph: RunGraph) -> OpSpan:

@@ -14,10 +14,10 @@ from typing import Any
 
 from tensorflow.core.framework import node_def_pb2
 
+from tfctr.bundle.naming import RULE_ATTR
 from tfctr.profiling.timeline.events import NO_TAGS, Tags
 from tfctr.profiling.timeline.run_metadata import RunGraph, node_of
 
-RULE_ATTR = "_tfctr_rule"  # "pass" or "pass:rule", left on the nodes that a pass makes
 # Ops that one pass alone makes: for bundles whose nodes carry no such mark.
 _MADE_BY = {
     "TfctrFusedLookup": "fuse_lookups",
@@ -26,6 +26,11 @@ _MADE_BY = {
     "TfctrVocabFind": "externalise_vocabularies",
     "TfctrDenseEngine": "dense_engine",
     "TfctrUnpack": "pack_inputs",
+}
+_RULES = {
+    "TfctrTable": "variable to table file",
+    "TfctrHashLookup": "embedding variable to hash file",
+    "TfctrVocabFind": "static hash table to vocabulary file",
 }
 _FUSED = "TfctrFusedLookup"
 _UNPACK = "TfctrUnpack"
@@ -43,11 +48,13 @@ class Provenance:
         self._info = info
         self._tables = {int(file.get("index", k)): str(file["name"]) for k, file in enumerate(files)}
         part_of = {part: f["name"] for f in info["features"] for part in f["parts"].values()}
-        entries = [(entry["name"], entry.get("tensor")) for entry in info["inputs"]]
-        self._input_features = [part_of.get(name, name) for name, _ in entries]
-        self._feature_of = {
-            node_of(tensor): part_of.get(name, name) for name, tensor in entries if isinstance(tensor, str)
+        by_tensor = {  # one that stands under two names is fed once
+            entry.get("tensor") or entry["name"]: part_of.get(entry["name"], entry["name"])
+            for entry in reversed(info["inputs"])
         }
+        order = dict.fromkeys(entry.get("tensor") or entry["name"] for entry in info["inputs"])
+        self._input_features = [by_tensor[tensor] for tensor in order]  # in the order of a packed request
+        self._feature_of = {node_of(tensor): feature for tensor, feature in by_tensor.items()}
         self._forms = _form_prefixes(info)
 
     @property
@@ -135,27 +142,30 @@ class Provenance:
             node = graph.nodes[name]
             if node.op == _UNPACK:
                 for port, number in enumerate(node.attr["emit"].list.i):
-                    if number < len(self._input_features):
-                        of[f"{name}:{port}"] = self._input_features[number]
+                    of[f"{name}:{port}"] = self._input_features[number]
                 of[name] = _MIX
                 continue
             if name in of:
                 continue
             seen = {
-                found
-                for tensor in node.input
-                if not tensor.startswith("^") and (found := of.get(tensor) or of.get(_first_port(tensor, of)))
+                found for tensor in node.input if not tensor.startswith("^") and (found := of.get(_source(tensor, of)))
             }
             if name in parts and len(parts[name]) > 1:
                 seen.add(_MIX)
             if seen:
                 of[name] = seen.pop() if len(seen) == 1 else _MIX
-        return {name: (feature,) for name, feature in of.items() if feature != _MIX and ":" not in name}
+        found = {name: (feature,) for name, feature in of.items() if feature != _MIX and ":" not in name}
+        return found | {
+            name: tuple({of[f"{name}:{port}"]: None for port in range(len(node.attr["emit"].list.i))})
+            for name, node in graph.nodes.items()
+            if node.op == _UNPACK and f"{name}:0" in of
+        }
 
 
-def _first_port(tensor: str, known: Mapping[str, str]) -> str:
-    """The key of a data input in ``known``: "unpack" means port 0 of an op with named ports."""
-    return f"{tensor}:0" if f"{tensor}:0" in known else node_of(tensor)
+def _source(tensor: str, known: Mapping[str, str]) -> str:
+    """The key of a data input in ``known``: of the port where its op has features by port, else of the op."""
+    port = tensor if ":" in tensor else f"{tensor}:0"
+    return port if port in known else node_of(tensor)
 
 
 def _made_by(node: node_def_pb2.NodeDef) -> tuple[str, str]:
@@ -163,7 +173,19 @@ def _made_by(node: node_def_pb2.NodeDef) -> tuple[str, str]:
     mark = node.attr[RULE_ATTR].s.decode() if RULE_ATTR in node.attr else ""
     name, _, rule = mark.partition(":")
     name = name or _MADE_BY.get(node.op, "")
-    return name, rule or (_fused_rule(node) if node.op == _FUSED else "")
+    return name, rule or (_rule_of_op(node) if name else "")
+
+
+def _rule_of_op(node: node_def_pb2.NodeDef) -> str:
+    """What a pass did that marks no rule, in words; "" where the op does not tell."""
+    if node.op == _FUSED:
+        return _fused_rule(node)
+    if node.op == _UNPACK:
+        count = len(node.attr["emit"].list.i)
+        return f"{count} input{'s' if count != 1 else ''} out of the packed request"
+    if node.op == "TfctrDenseEngine":
+        return f"tower by {node.attr['provider'].s.decode()}, {node.attr['precision'].s.decode()}"
+    return _RULES.get(node.op, "")
 
 
 def _fused_rule(node: node_def_pb2.NodeDef) -> str:

@@ -58,14 +58,16 @@ def record(
     if steps < 1:
         raise UsageError(f"{subject.title}: steps is {steps}, expected at least 1")
     failures: list[str] = []
-    for _ in range(WARMUP):
-        subject.call(batches[0])
-    untraced = _untraced(subject, batches, steps, failures, progress)
     with Profiler(subject.title) as profiler:
-        done = _marked(subject, batches, len(untraced), failures, progress)
-    graph = run_graph(subject.traced(batches[0]))
+        for _ in range(WARMUP):
+            subject.call(batches[0])
+        untraced = _untraced(subject, batches, steps, failures, progress)
+        with profiler.running():
+            done = _marked(subject, batches, len(untraced), failures, progress)
+        graph = run_graph(subject.traced(batches[0]))
     seen = [step for step in read_steps(profiler.space) if step.index < done]
-    timeline = build(subject, rows, graph, seen, untraced, error=failures[0] if failures else None)
+    error = failures[0] if failures else None
+    timeline = build(subject, rows, graph, seen, untraced, error, profiler.threads)
     return Recording(timeline, profiler.file)
 
 
@@ -106,9 +108,12 @@ def _tried(subject: Subject, batches: Sequence[Arrays], step: int, steps: int, f
 
 
 def one_line(error: Exception) -> str:
-    """TensorFlow's errors have pages of graph behind the line that matters."""
+    """TensorFlow's errors have pages of graph around the line that matters."""
     text = str(getattr(error, "message", None) or error)
-    for mark in ("\n\t [[", "\nOriginal stack trace", "\n"):
+    text = text.removeprefix("Graph execution error:").strip()
+    if text.startswith("Detected at node"):  # where Python made the node: up to its name
+        text = text.partition("\nNode: ")[2].partition("\n")[2] or text
+    for mark in ("\n\t [[", "\nOriginal stack trace"):
         text = text.partition(mark)[0]
     return " ".join(text.split())
 

@@ -56,7 +56,7 @@ def node_of(tensor: str) -> str:
 
 
 def run_graph(metadata: config_pb2.RunMetadata) -> RunGraph:
-    """metadata: of a run with FULL_TRACE and output_partition_graphs."""
+    """metadata: of a run with SOFTWARE_TRACE (or more) and output_partition_graphs."""
     nodes = {node.name: node for part in metadata.partition_graphs for node in part.node}
     fed = {name: match[1] for name in nodes if (match := _ARGUMENT.fullmatch(name))}
     device = {name: counting.short_device(node.device) for name, node in nodes.items() if node.device}

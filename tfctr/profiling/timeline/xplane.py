@@ -8,34 +8,36 @@ every thread that works for it, so that what others run meanwhile is never count
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import re
-import shutil
-import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tfctr.errors import InternalError, UsageError
+from tfctr.core import library
+from tfctr.errors import UsageError
+from tfctr.profiling.timeline.thread_ids import kernel_ids
 
 STEP = "tfctr_step"
-_ALL_OPS = 3  # cheap ones, too: at 2 the profiler leaves them out
+_ALL_OPS = 3  # host level: cheap ops, too, which the profiler leaves out at 2
 _HOST = "/host:CPU"
 _DEVICE = re.compile(r"/device:(\w+):(\d+)")
 _OP = re.compile(r"([^:#]+):([A-Za-z_]\w*)")
 _RUN = ("SessionRun", "ExecutorState::Process")
+_ASYNC = "ExecutorState::ProcessAsync::Start"  # an op that may end later, and what it does until it returns
 
 _taken = threading.Lock()
 _holder = ""  # whose profile is being taken
 
 
 class Profiler:
-    """The process's one profiler, held while the context is open; then ``space`` is what it saw, ``file`` its bytes.
+    """The process's one profiler, kept from others while the context is open; it runs within ``running()``. After that
+    ``space`` is what it saw, ``file`` its bytes (an XSpace), ``threads`` the kernel's ids of its threads.
 
     title: of the profile, for whoever comes second. UsageError: another profile is being taken in this process.
     """
@@ -43,7 +45,11 @@ class Profiler:
     def __init__(self, title: str) -> None:
         self.title = title
         self.file = b""
-        self.space = xplane_pb2.XSpace()
+        self.threads: dict[int, int] = {}
+
+    @property
+    def space(self) -> xplane_pb2.XSpace:
+        return xplane_pb2.XSpace.FromString(self.file)
 
     def __enter__(self) -> Profiler:
         global _holder
@@ -52,39 +58,26 @@ class Profiler:
                 f"{self.title}: a profile of {_holder} is being taken in this process; it sees one at a time"
             )
         _holder = self.title
-        self._folder = Path(tempfile.mkdtemp(prefix="tfctr-xplane-"))
-        try:
-            options = tf.profiler.experimental.ProfilerOptions(
-                host_tracer_level=_ALL_OPS, python_tracer_level=0, device_tracer_level=1
-            )
-            tf.profiler.experimental.start(str(self._folder), options)
-        except BaseException as error:
-            self._release()
-            if isinstance(error, tf.errors.AlreadyExistsError):
-                raise UsageError(f"{self.title}: TensorFlow's profiler is in use in this process") from error
-            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            tf.profiler.experimental.stop(save=kind is None)
-            if kind is None:
-                self._read()
-        finally:
-            self._release()
-
-    def _read(self) -> None:
-        found = sorted(self._folder.rglob("*.xplane.pb"))
-        if not found:
-            raise InternalError(f"{self.title}: TensorFlow's profiler wrote no XPlane")
-        self.file = found[0].read_bytes()
-        self.space.ParseFromString(self.file)
-
-    def _release(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
         _taken.release()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """UsageError: somebody else uses TensorFlow's profiler in this process."""
+        try:
+            session = library.native().Profiler(_ALL_OPS, 1)
+        except RuntimeError as error:
+            raise UsageError(f"{self.title}: TensorFlow's profiler is in use in this process: {error}") from error
+        try:
+            yield
+        finally:
+            self.file = session.stop()
+        numbers = [line.id for plane in self.space.planes if plane.name == _HOST for line in plane.lines]
+        self.threads = kernel_ids(numbers)
 
 
 def step_mark(index: int) -> Any:
@@ -103,7 +96,7 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpSpan:
-    """A kernel of one step. track: (thread or stream number, its name)."""
+    """A kernel of one step. track: (number of its thread, as the profiler has it, or stream; its name)."""
 
     node: str
     op: str
@@ -155,7 +148,8 @@ class _Thread:
         self.work: list[tuple[int, Span]] = []  # step id, ExecutorState::Process
         self.ops: list[tuple[str, str, int, int]] = []
         names = {number: data.name for number, data in plane.event_metadata.items()}
-        ids = {number for number, data in plane.stat_metadata.items() if data.name == "id"}
+        stats = {number: data.name for number, data in plane.stat_metadata.items()}
+        ids = {number for number, name in stats.items() if name == "id"}
         for event in line.events:
             name = names.get(event.metadata_id, "")
             start = line.timestamp_ns + event.offset_ps // 1000
@@ -164,8 +158,15 @@ class _Thread:
                 self.marks.append(Span(name, start, end))
             elif name in _RUN:
                 (self.runs if name == _RUN[0] else self.work).append((_step_id(event, ids), Span(name, start, end)))
+            elif name == _ASYNC:
+                told = {stats.get(stat.metadata_id): _text(stat, stats) for stat in event.stats}
+                self.ops.append((told.get("name", ""), told.get("kernel_type", ""), start, end))
             elif match := _OP.fullmatch(name):
                 self.ops.append((match[1], match[2], start, end))
+
+
+def _text(stat: Any, names: Mapping[int, str]) -> str:
+    return str(stat.str_value or names.get(stat.ref_value, ""))
 
 
 def _step_id(event: Any, ids: set[int]) -> int:
@@ -217,7 +218,7 @@ def _kernels(planes: Sequence[Any]) -> Iterator[tuple[str, OpSpan]]:
 def _node_of_kernel(event: Any, known: set[int], texts: dict[int, str]) -> tuple[str, str] | None:
     for stat in event.stats:
         if stat.metadata_id in known:
-            match = _OP.fullmatch(stat.str_value or texts.get(stat.ref_value, ""))
+            match = _OP.fullmatch(_text(stat, texts))
             if match:
                 return match[1], match[2]
     return None

@@ -1,0 +1,234 @@
+"""``tfctr profile``: a timeline of a model's steps, to look at and to open in Perfetto and TensorBoard."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfctr.cli import common
+from tfctr.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tfctr.profiling.timeline.events import Timeline
+    from tfctr.profiling.timeline.recording import Recording, Subject
+
+    Arrays = dict[str, np.ndarray]
+
+HELP = "show what a SavedModel or bundle spends its time on, step by step"
+DESCRIPTION = """Runs a model and records what each of its operations does and when: a bundle as a ServingSession runs
+it, a plain SavedModel as stock TensorFlow does (Session callable, default grappler). Writes into DIR:
+
+  index.html                the page to look at: what dominates, and which option would change it
+  trace.json                for ui.perfetto.dev and chrome://tracing
+  timeline.json             the numbers behind both (baseline.json: of the baseline)
+  plugins/profile/          for TensorBoard: tensorboard --logdir DIR
+
+  tfctr profile bundle/ --baseline model/ --batch 256
+  tfctr profile model/ --inputs requests.npz --steps 20 --out slow"""
+
+DEFAULT_ROWS = 256
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "profile", help=HELP, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("path", metavar="PATH", help="SavedModel or bundle")
+    parser.add_argument(
+        "--baseline", metavar="OTHER", help="another one, recorded with the same inputs, to compare with"
+    )
+    common.add_inputs_option(parser)
+    parser.add_argument("--steps", type=int, default=50, metavar="N", help="recorded steps (default: 50)")
+    parser.add_argument(
+        "--batch",
+        type=common.count,
+        metavar="N",
+        help=f"rows per step; of a file, the next N in turn (default: {DEFAULT_ROWS}, or all of a smaller file)",
+    )
+    parser.add_argument(
+        "--threads", type=common.threads, default=1, metavar="N", help="intra-op threads of each model (default: 1)"
+    )
+    parser.add_argument(
+        "--out", default="tfctr_profile", metavar="DIR", help="folder to write (default: tfctr_profile)"
+    )
+    common.add_engine_options(parser)
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    common.add_model_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not 1 <= args.steps <= common.MAX_COUNT:
+        raise UsageError(f"--steps {args.steps}: a profile has 1 to {common.MAX_COUNT} steps")
+    out = Path(args.out)
+    from tfctr.profiling.timeline import folder
+
+    folder.check_folder(out)
+    ours = common.open_model(args, args.path)
+    signature = ours.signature(args.signature)
+    other = None if args.baseline is None else _baseline(args, ours, signature)
+    batches, rows = _batches(args, other or ours, signature)
+    recordings = [_record(args, model, signature, batches, rows) for model in (ours, other) if model is not None]
+    _write(args, out, recordings)
+    for one in recordings:
+        if not one.timeline.complete:
+            raise InputError(f"{one.timeline.path}: {one.timeline.error}; {out} shows the steps before")
+    return 0
+
+
+def _baseline(args: argparse.Namespace, ours: common.Model, signature: str) -> common.Model:
+    """The baseline, which has the same signature: else its steps could not get the same inputs."""
+    other = common.open_model(args, args.baseline)
+    has = list(other.manifest["signatures"])
+    if signature not in has:
+        raise UsageError(
+            f"--baseline {other.path}: no signature {signature!r}, which is profiled of {ours.path}; "
+            f"it has {', '.join(has) or 'none'}"
+        )
+    mine, theirs = ({e["name"]: e["dtype"] for e in m.info(signature)["inputs"]} for m in (ours, other))
+    for name in sorted(mine.keys() | theirs.keys()):
+        if mine.get(name) != theirs.get(name):
+            raise UsageError(
+                f"--baseline {other.path}: signature {signature!r} is another one: input {name!r} is "
+                f"{theirs.get(name, 'missing')} there and {mine.get(name, 'missing')} in {ours.path}"
+            )
+    return other
+
+
+def _batches(args: argparse.Namespace, model: common.Model, signature: str) -> tuple[list[Arrays], int]:
+    """Inputs of the steps, to be taken in turn, and their rows."""
+    if args.inputs is None:
+        rows = args.batch or DEFAULT_ROWS
+        return [model.generate(signature, rows)], rows
+    import numpy as np
+
+    from tfctr.data import count_rows, take_rows
+
+    info = model.info(signature)
+    arrays = model.read_inputs(args.inputs, signature, common.split_label(args.label)[0]).inputs
+    has = count_rows(arrays, info)
+    if has == 0:
+        raise UsageError(f"{args.inputs}: holds no row")
+    rows = args.batch or min(has, DEFAULT_ROWS)
+    wanted = min(args.steps, -(-has // rows))
+    return [take_rows(arrays, info, np.arange(k * rows, (k + 1) * rows) % has) for k in range(wanted)], rows
+
+
+def _record(
+    args: argparse.Namespace, model: common.Model, signature: str, batches: Sequence[Arrays], rows: int
+) -> Recording:
+    from tfctr.cli.convert import progress_bar
+    from tfctr.profiling.timeline import layers
+    from tfctr.profiling.timeline.recording import record
+
+    subject = _bundle if model.is_bundle else _stock
+    with subject(args, model, signature) as one, progress_bar() as (progress, _):
+        recording = record(one, batches, rows, args.steps, progress)
+    if not recording.timeline.complete or not any(e.op == layers.ENGINE_OP for e in recording.timeline.events):
+        return recording
+    return dataclasses.replace(recording, timeline=_with_layers(args, model, signature, batches[0], recording.timeline))
+
+
+def _with_layers(
+    args: argparse.Namespace, model: common.Model, signature: str, inputs: Arrays, timeline: Timeline
+) -> Timeline:
+    """Asks the engine for its layers in a session of its own: keeping them would slow the recorded steps."""
+    from tfctr.profiling.timeline import layers
+
+    with layers.kept(), model.serve(signature, args.threads, **common.engine_of(args)) as session:
+        session.predict(inputs)
+        told = layers.layers_of(session.describe()["dense"])
+    if not told:
+        return dataclasses.replace(timeline, notes=(*timeline.notes, "the engine tells no times of its layers"))
+    return layers.with_layers(timeline, told)
+
+
+@contextlib.contextmanager
+def _stock(args: argparse.Namespace, model: common.Model, signature: str) -> Iterator[Subject]:
+    from tfctr.profiling.stock import StockSession
+    from tfctr.profiling.timeline.recording import Subject
+
+    session = StockSession(model.path, model.info(signature), model.tags, args.threads)
+    try:
+        yield Subject(
+            title="stock TensorFlow",
+            form="stock",
+            call=session.predict,
+            traced=lambda inputs: session.run_traced(inputs, graphs=True),
+            **_about(args, model, signature),
+        )
+    finally:
+        session.close()
+
+
+@contextlib.contextmanager
+def _bundle(args: argparse.Namespace, model: common.Model, signature: str) -> Iterator[Subject]:
+    from tfctr.profiling.timeline.recording import Subject
+
+    with model.serve(signature, args.threads, **common.engine_of(args)) as session:
+        tower = common.tower_line(session.describe()["dense"])
+        yield Subject(
+            title="bundle",
+            form="bundle",
+            call=session.predict,
+            traced=lambda inputs: session.run_traced(inputs, graphs=True)[1],
+            notes=(tower,) if tower else (),
+            **_about(args, model, signature),
+        )
+
+
+def _about(args: argparse.Namespace, model: common.Model, signature: str) -> dict[str, Any]:
+    from tfctr.profiling.timeline.provenance import Provenance
+
+    files: Sequence[Mapping[str, Any]] = model.manifest.get("store", {}).get("files", ())
+    return {
+        "path": model.path,
+        "signature": signature,
+        "threads": args.threads,
+        "provenance": Provenance(model.info(signature), files),
+    }
+
+
+def _write(args: argparse.Namespace, out: Path, recordings: Sequence[Recording]) -> None:
+    from tfctr.profiling.timeline import folder, page
+
+    ours, other = recordings[0], recordings[1] if len(recordings) > 1 else None
+    written = folder.write_profile(out, ours, other, page.write_page)
+    told = page.summary(ours.timeline, other.timeline if other else None)
+    if args.json:
+        common.print_json({"files": [str(path) for path in written], **told})
+        return
+    _print(recordings)
+    console = common.results()
+    console.print(f"look at {out / folder.PAGE}; open {out / folder.TRACE} in ui.perfetto.dev", markup=False)
+
+
+def _print(recordings: Sequence[Recording]) -> None:
+    numbers = ("steps", "step ms", "untraced ms", "op time ms", "executor and feed ms", "ops", "transfers")
+    table = common.table("Median step", "model", *numbers, right=numbers)
+    for one in recordings:
+        timeline = one.timeline
+        step = timeline.median_step()
+        if step is None:
+            continue
+        events = timeline.of_step(step.index)
+        sums = {kind: sum(e.self_ns for e in events if e.kind == kind) for kind in ("op", "overhead")}
+        untraced = sorted(timeline.untraced_ns)[len(timeline.untraced_ns) // 2]
+        table.add_row(
+            f"{timeline.title} {timeline.path}",
+            str(len(timeline.steps)),
+            *(f"{ns / 1e6:.3f}" for ns in (step.duration_ns, untraced, sums["op"], sums["overhead"])),
+            str(sum(e.kind == "op" for e in events)),
+            str(sum(count.transfers + count.strings for count in timeline.transfers)),
+        )
+    console = common.results()
+    console.print(table)
+    for one in recordings:
+        for note in one.timeline.notes:
+            console.print(f"{one.timeline.title}: {note}", markup=False)

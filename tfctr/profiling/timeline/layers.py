@@ -1,0 +1,78 @@
+"""Layers of the engine that runs a dense tower, as the engine itself tells them: how long each took, not when."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tfctr.profiling.timeline.events import Event, Lane, Timeline
+
+ENGINE_OP = "TfctrDenseEngine"
+VARIABLE = "TFCTR_ENGINE_LAYERS"  # read when an engine is opened
+NOTE = (
+    "layers of the engine: of one call of its own with the same inputs; the engine tells how long each took, not when, "
+    "so they are drawn one behind the other in the step of median duration"
+)
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Engines that are opened meanwhile keep the times of their layers. An engine that is open already does not."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def layers_of(described: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Of ``ServingSession.describe()["dense"]``: [{name, type, kernel, us}] of the engine's last call. Empty where
+    several engines ran, or one that does not tell."""
+    engines = described["engines"]
+    return list(engines[0].get("layers", ())) if len(engines) == 1 else []
+
+
+def with_layers(timeline: Timeline, layers: Sequence[Mapping[str, Any]]) -> Timeline:
+    """``timeline`` with the layers in a lane of their own, under the engine's op of the median step."""
+    step = timeline.median_step()
+    ops = [e for e in timeline.of_step(step.index) if e.op == ENGINE_OP and e.kind == "op"] if step else []
+    if len(ops) != 1 or not layers:
+        return timeline
+    (op,) = ops
+    lane = Lane(
+        id=1 + max(lane.id for lane in timeline.lanes),
+        kind="engine",
+        device=timeline.lane(op.lane).device,
+        name="layers of the dense engine",
+    )
+    events = []
+    start = op.start_ns
+    for layer in layers:
+        duration = int(layer["us"]) * 1000
+        events.append(
+            Event(
+                name=str(layer["name"]),
+                op=" ".join(filter(None, (str(layer["type"]), str(layer["kernel"])))),
+                lane=lane.id,
+                start_ns=start,
+                duration_ns=duration,
+                step=op.step,
+                kind="layer",
+                tags=op.tags,
+                self_ns=duration,
+            )
+        )
+        start += duration
+    return dataclasses.replace(
+        timeline,
+        lanes=(*timeline.lanes, lane),
+        events=(*timeline.events, *events),
+        notes=(*timeline.notes, NOTE),
+    )
