@@ -32,7 +32,8 @@ class Made:
         entries = [self.passes[name] for name in names if name in self.passes]
         if not entries or any(entry["fired"] for entry in entries):
             return None
-        said = [r["reason"] for entry in entries for r in entry["refused"]]
+        refused = sorted((r for entry in entries for r in entry["refused"]), key=lambda r: not r["proof_failed"])
+        said = [r["reason"] for r in refused]
         said += [note for entry in entries for note in entry["notes"]]
         return said[0] if said else "it finds nothing to do in this model"
 

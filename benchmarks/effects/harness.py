@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,16 +18,21 @@ from tfctr.profiling.paired import Timing, measure_paired
 
 # step(what): told before each piece of work.
 Step = Callable[[str], None]
+_CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+_NO_CPU = "CPU seconds say nothing of threads and queues (--clock wall does)"
 _TOLERANCE = {"fp32": 1e-4, "fp16": 2e-3, "bf16": 2e-2, "int8": 3e-2}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Effort:
-    """rounds: of each group of contestants, fewer where ``seconds`` are used up first."""
+    """rounds: of each group of contestants, fewer where ``seconds`` are used up first. clock: "wall", or "cpu": seconds
+    of all threads of the process, which waiting for a busy core does not lengthen.
+    """
 
     rounds: int = 100
     seconds: float = 10.0
     warmup_rounds: int = 4
+    clock: str = "wall"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +65,9 @@ def run_model(
             pair = setting.pair(context)
             if pair is None:
                 rows[setting.name, context] = _row(name, setting, context, NOT_RUN, setting.why_not)
+                continue
+            if setting.wall_only and effort.clock == "cpu":
+                rows[setting.name, context] = _row(name, setting, context, NOT_RUN, _NO_CPU)
                 continue
             found = _prepare(name, builds, _Task(setting, context, pair), step)
             if isinstance(found, Row):
@@ -122,9 +131,16 @@ def _measure(
             except Exception as error:  # of any kind: told in the rows that need it
                 failed[side] = _error(error)
         calls = {str(number): opened[side].call for number, side in enumerate(sides) if side in opened}
-        timed = measure_paired(
-            calls, effort.rounds, effort.warmup_rounds, budget_s=effort.seconds, settle=True
-        )  # fmt: skip
+        timed = {}
+        if calls:
+            timed = measure_paired(
+                calls,
+                effort.rounds,
+                effort.warmup_rounds,
+                budget_s=effort.seconds,
+                clock=_CLOCKS[effort.clock],
+                settle=True,
+            )
     timings = {side: timed[str(number)] for number, side in enumerate(sides) if side in opened}
     return {
         (task.setting.name, task.context): _compared(name, task, opened, timings, failed) for task in group

@@ -6,16 +6,16 @@ import pathlib
 from collections.abc import Sequence
 
 from benchmarks.effects.rows import FAILED, GAIN, LOSS, MEASURED, Figures, Report, Row
-from benchmarks.effects.settings import ALONE, AMONG, CONTEXTS, Setting
+from benchmarks.effects.settings import ASKED_FOR, CONTEXTS, ON_BY_DEFAULT, Setting
 
 BEGIN, END = "<!-- effects: written by `make bench-report` -->", "<!-- end of effects -->"
 _HEAD = """# Effects of every pass, engine and setting
 
 Written by `make bench-report`; [report.html](report.html) shows the same as bars. Numbers are "without / with": above 1
-the setting is faster, below 1 slower. **Alone**: the setting against a bundle with every pass off that can be off.
-**Among all**: everything that fits together against all but the setting. Sides run in turn in one process, each timed
-call after an untimed one; the ratio is the median over the rounds, in brackets its quartiles. A gain or loss is one by
-more than 3 % in which three quarters of the rounds agree.
+the setting is faster, below 1 slower. **Alone**: the setting against a bundle with every pass off that can be off
+but `prune_training`, which all others need. **Among all**: everything that fits together against all but the setting.
+Sides run in turn in one process, each timed call after an untimed one; the ratio is the median over the rounds, in
+brackets its quartiles. A gain or loss is one by more than 3 % in which three quarters of the rounds agree.
 """
 
 
@@ -27,15 +27,14 @@ def effect_table(report: Report, settings: Sequence[Setting]) -> str:
     """One row per setting over all models, between the markers of the README."""
     lines = [
         BEGIN,
-        "| pass or setting | alone | among all | loses on | in one sentence |",
-        "|---|---|---|---|---|",
+        "| pass or setting | by default | alone | among all | loses on | in one sentence |",
+        "|---|---|---|---|---|---|",
     ]
     for setting in settings:
         if any(report.of(setting.name, context) for context in CONTEXTS):
             cells = [_range(report.of(setting.name, context)) for context in CONTEXTS]
-            lines.append(
-                f"| {name_of(setting)} | {cells[0]} | {cells[1]} | {_losers(report, setting)} | {setting.says} |"
-            )
+            told = [setting.by_default, *cells, _losers(report, setting), setting.says]
+            lines.append(f"| {name_of(setting)} | {' | '.join(told)} |")
     return "\n".join([*lines, END])
 
 
@@ -60,7 +59,8 @@ def _losers(report: Report, setting: Setting) -> str:
 
 def report_markdown(report: Report, settings: Sequence[Setting]) -> str:
     """The whole file."""
-    parts = [_HEAD, _conditions(report), "## In one table", effect_table(report, settings), *_verdicts(report)]
+    parts = [_HEAD, _conditions(report), "## In one table", effect_table(report, settings)]
+    parts += _verdicts(report, settings)
     for model in report.models:
         parts.append(f"## {model}")
         for context in CONTEXTS:
@@ -72,17 +72,25 @@ def _conditions(report: Report) -> str:
     return "\n".join(f"- {key}: {value}" for key, value in report.conditions.items())
 
 
-def _verdicts(report: Report) -> list[str]:
+def _verdicts(report: Report, settings: Sequence[Setting]) -> list[str]:
     losses = [row for row in report.rows if row.verdict == LOSS]
     gains = [row for row in report.rows if row.verdict == GAIN]
     measured = sum(row.status == MEASURED for row in report.rows)
     equal = measured - len(losses) - len(gains)
     text = f"Of {measured} comparisons {len(gains)} are gains, {len(losses)} losses, {equal} equal within the spread."
-    lines = [f"- {row.model}, {row.setting}, {row.context}: {_ratio(row)}" for row in losses]
+    defaults = {setting.name: setting.by_default for setting in settings}
+    lines = [
+        f"- {row.model}, {row.setting}, {row.context}: {_ratio(row)}; {_default_words(defaults[row.setting])}"
+        for row in losses
+    ]
     parts = ["## Losses", text, *(["\n".join(lines)] if lines else [])]
     if report.failed:
         parts += ["## Failed", "\n".join(f"- {r.model}, {r.setting}, {r.context}: {r.reason}" for r in report.failed)]
     return parts
+
+
+def _default_words(by_default: str) -> str:
+    return {ON_BY_DEFAULT: "**on by default**", ASKED_FOR: "off unless asked for"}.get(by_default, "no setting")
 
 
 def _ratio(row: Row) -> str:
@@ -138,6 +146,3 @@ def put_table(readme: pathlib.Path, table: str) -> None:
     if not begin or not end:
         raise ValueError(f"{readme}: the markers {BEGIN} and {END} are missing")
     readme.write_text(before + table + after, encoding="utf-8")
-
-
-__all__ = ["ALONE", "AMONG", "BEGIN", "END", "effect_table", "put_table", "report_markdown"]
