@@ -95,12 +95,19 @@ def test_the_middle_half_of_the_steps_counts() -> None:
     for length in (100, 100, 100, 100, 100, 100, 9000, 50):
         spans.append((now, now + length))
         now += length
-    a = analyse(made.timeline([], *spans))
+    a = analyse(made.timeline([], *spans))  # no events at all: nothing to choose by
     assert a.typical == 4 and a.step_ns == 100 and a.slowest_ns == 9000 and a.fastest_ns == 50
     assert a.drawn is not None and a.drawn.duration_ns == 100
     assert [len(typical_steps([Step(index=k, start_ns=0, end_ns=9) for k in range(n)])) for n in (0, 1, 2, 3, 4)] == [
         0, 1, 2, 3, 2
     ]  # fmt: skip
+
+
+def test_steps_whose_events_were_left_out_do_not_count() -> None:
+    events = [made.op("a", "MatMul", 200 + 100 * k, 250 + 100 * k, step=k) for k in range(2, 6)]
+    spans = [(0, 7), (100, 108), (400, 500), (500, 600), (600, 700), (700, 800)]
+    a = analyse(made.timeline(events, *spans))
+    assert (a.ops, a.step_ns, a.fastest_ns) == (1, 100, 100)
 
 
 def test_an_empty_profile_gives_zeros() -> None:

@@ -98,8 +98,10 @@ class Analysis:
 def analyse(timeline: Timeline) -> Analysis:
     """Takes the typical steps apart. A recording without steps gives zeros."""
     roles = role_of_nodes(timeline)
-    steps = typical_steps(timeline.steps)
     events = _by_step(timeline)
+    # A long recording keeps the events of its first steps only.
+    known = [step for step in timeline.steps if step.index in events] or timeline.steps
+    steps = typical_steps(known)
     parts = [attribute(step, events.get(step.index, ())) for step in steps]
     samples = [
         Sample(event=event, time_ns=own, role=roles[event.name])
@@ -111,9 +113,9 @@ def analyse(timeline: Timeline) -> Analysis:
     count = max(1, len(steps))
     overhead = _overhead(parts, step_ns)
     idle = Share(key=OVERHEAD, time_ns=overhead.total_ns, share=overhead.share, calls=0.0, nodes=0)
-    drawn = timeline.median_step()
+    drawn = median_step(known)
     shown = events.get(drawn.index, ()) if drawn else ()
-    durations = [step.duration_ns for step in timeline.steps]
+    durations = [step.duration_ns for step in known]
     return Analysis(
         timeline=timeline,
         drawn=drawn,
@@ -143,6 +145,12 @@ def typical_steps(steps: Sequence[Step]) -> list[Step]:
     ordered = sorted(steps, key=lambda step: (step.duration_ns, step.index))
     cut = len(ordered) // 4
     return ordered[cut : len(ordered) - cut]
+
+
+def median_step(steps: Sequence[Step]) -> Step | None:
+    """The step of median duration (the lower one of two)."""
+    ordered = sorted(steps, key=lambda step: (step.duration_ns, step.index))
+    return ordered[(len(ordered) - 1) // 2] if ordered else None
 
 
 def _by_step(timeline: Timeline) -> dict[int, tuple[Event, ...]]:

@@ -45,7 +45,7 @@ def critical_path(step: Step, events: Sequence[Event], edges: Mapping[str, tuple
     previous: dict[str, str | None] = {}
     for name in sorted(ran, key=lambda one: (ran[one].start_ns, ran[one].end_ns, one)):
         length, chosen = 0, None
-        for source in sources[name]:
+        for source in sorted(sources[name]):
             if source in best and ran[source].end_ns <= ran[name].start_ns and best[source] > length:
                 length, chosen = best[source], source
         best[name], previous[name] = length + ran[name].duration_ns, chosen

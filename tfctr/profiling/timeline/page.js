@@ -66,7 +66,7 @@
       const x = x_of(t);
       g.fillStyle = colours.line; g.fillRect(Math.round(x), AXIS - 4, 1, height - AXIS);
       g.fillStyle = colours.soft;
-      if (x >= gutter && x < width - 28) g.fillText(t === 0 ? "0" : time(t), x, AXIS / 2);
+      if (x >= gutter && x < width - 28) g.fillText(t === 0 ? "0" : time(t).replace(/\.0+ /, " "), x, AXIS / 2);
     }
   }
 
