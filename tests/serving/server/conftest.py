@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,16 @@ def grpc_models(tmp_path_factory: pytest.TempPathFactory, towers_stay: None) -> 
 
     with grpc_serving.models(tmp_path_factory.mktemp("grpc")) as models:
         yield models
+
+
+@pytest.fixture
+def gate(grpc_models: Any, tmp_path: Path) -> Iterator[Any]:
+    """Holds requests of the slow model until it is opened, or the test ends."""
+    from tests.serving.server.gate import Gate
+
+    made = Gate(tmp_path, grpc_models.manager)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,17 @@ class Slow(tf.Module):
         count = tf.while_loop(lambda k: k < loops[0], lambda k: k + 1, [tf.constant(0)])[0]
         return {"count": tf.fill([1], count)}
 
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "path")])
+    def held(self, path: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Until the named pipe is opened by a reader (gate.py). What no path is, as in generated requests, is done."""
+
+        def write() -> tf.Tensor:
+            with tf.control_dependencies([tf.io.write_file(path[0], "done")]):
+                return tf.constant("done")
+
+        is_path = tf.strings.regex_full_match(path[0], "/.*")
+        return {"done": tf.fill([1], tf.cond(is_path, write, lambda: ""))}
+
 
 def save_ranker(folder: Path, scale: float) -> None:
     ranker = Ranker(scale)
@@ -100,7 +111,7 @@ def models(folder: Path) -> Iterator[Models]:
     save_ranker(folder / MODEL / "2", 2.0)
     tfctr.convert(folder / "original", folder / MODEL / "1")
     slow = Slow()
-    tf.saved_model.save(slow, str(folder / SLOW / "1"), {"serving_default": slow.spin})
+    tf.saved_model.save(slow, str(folder / SLOW / "1"), {"serving_default": slow.spin, "held": slow.held})
     specs = [
         ModelSpec(
             name=MODEL,

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import ssl
 import subprocess
 import threading
@@ -17,15 +18,19 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import parser
 from tensorflow_serving.apis import predict_pb2
 
+from tests.serving.server.gate import until
 from tests.serving.server.grpc_serving import MODEL, SLOW, request
+from tests.serving.versions.fakes import FakeLoader, write
 from tfctr.cli.main import main
 from tfctr.errors import UnavailableError, UsageError
 from tfctr.serving.server import config as server_config
 from tfctr.serving.server.logs import RequestLog
 from tfctr.serving.server.server import Server
+from tfctr.serving.versions import ModelManager, ModelSpec
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 LOOPS = 200_000  # of the slow model: some hundred milliseconds
@@ -108,6 +113,37 @@ def test_one_server_answers_both_fronts_and_counts_them(grpc_models, repo_root):
         assert documented == set(re.findall(rb"^# TYPE (\S+) ".decode(), pages[0].decode(), re.M))
 
 
+def test_the_ports_answer_while_models_load(tmp_path):
+    """As Kubernetes wants it: alive at once, ready when it can answer, and what it waits for."""
+    go_on, loading = threading.Event(), threading.Event()
+    loader = FakeLoader()
+    loader.during = lambda number: (loading.set(), go_on.wait(60))
+    write(tmp_path / "ranker", 3, "three")
+    spec = ModelSpec(name="ranker", base_path=tmp_path / "ranker", poll_seconds=0)
+    config = server_config.build(
+        model_dirs=[tmp_path / "ranker"], overrides={"server": {"grpc_port": 0, "http_port": 0, "admin_port": 0}}
+    )
+    manager = ModelManager([spec], loader=loader, start=False)
+    with manager, Server(config, manager=manager, log=RequestLog(stream=io.StringIO())) as server:
+        where = server.start()
+        assert loading.wait(60)
+        for path in ("/v2/health/live", "/healthz"):
+            assert fetch(where.http + path)[0] == fetch(where.admin + path)[0] == 200
+        for path in ("/v2/health/ready", "/readyz"):
+            status, body = fetch(where.http + path)
+            assert status == 503 and b"model 'ranker' does not serve: version 3 is being loaded" in body
+        status, body = fetch(f"{where.http}/v1/models/ranker:predict", instances())
+        assert status == 503 and b"version 3 is being loaded" in body
+        with grpc.insecure_channel(where.grpc) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            asked = health_pb2.HealthCheckRequest()
+            assert health.Check(asked, timeout=20).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            go_on.set()
+            assert server.wait_ready()
+            assert health.Check(asked, timeout=20).status == health_pb2.HealthCheckResponse.SERVING
+        assert fetch(f"{where.http}/readyz")[0] == 200
+
+
 def test_admin_over_the_servers_own_port(grpc_models, capsys):
     with running(grpc_models) as server:
         url = ["--url", str(server.endpoints.admin)]
@@ -154,9 +190,8 @@ def test_tokens_of_files(grpc_models, tmp_path, capsys, monkeypatch):
         assert main(["admin", "status", *url, "--token-file", str(tmp_path / "admin")]) == 0
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("tls")
+def make_certificate(folder: Path) -> dict[str, str]:
+    folder.mkdir(exist_ok=True)
     made = {"certificate": str(folder / "cert.pem"), "key": str(folder / "key.pem")}
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
@@ -169,6 +204,11 @@ def certificate(tmp_path_factory) -> dict[str, str]:
     except FileNotFoundError:
         pytest.skip("no openssl here")
     return made
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> dict[str, str]:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 def test_tls_on_all_ports(grpc_models, certificate, capsys):
@@ -185,6 +225,24 @@ def test_tls_on_all_ports(grpc_models, certificate, capsys):
         assert main(["admin", "status", "--url", where.admin, "--ca", certificate["certificate"]]) == 0
         assert main(["admin", "status", "--url", where.admin]) == 1  # whose certificate nobody here signed
         assert "no answer" in capsys.readouterr().err
+
+
+def test_renewed_certificates_are_taken_without_a_stop(grpc_models, tmp_path):
+    files, renewed = make_certificate(tmp_path / "old"), make_certificate(tmp_path / "new")
+    before, after = (ssl.create_default_context(cafile=one["certificate"]) for one in (files, renewed))
+    with running(grpc_models, tls=files) as server:
+        where, path = server.endpoints, f"/v1/models/{MODEL}"
+        assert fetch(where.http + path, context=before)[0] == 200
+        shutil.copy(renewed["key"], files["key"])
+        assert fetch(where.http + path, context=before)[0] == 200  # half-renewed: the old one serves on
+        shutil.copy(renewed["certificate"], files["certificate"])
+        for url in (where.http, where.admin):
+            assert fetch(url + path, context=after)[0] == 200
+            with pytest.raises(urllib.error.URLError, match="certificate"):
+                fetch(url + path, context=before)
+        roots = grpc.ssl_channel_credentials(Path(renewed["certificate"]).read_bytes())
+        with grpc.secure_channel(where.grpc, roots) as channel:
+            assert channel.unary_unary(PREDICT)(body(), timeout=20)
 
 
 def test_clients_must_show_a_certificate(grpc_models, certificate):
@@ -206,23 +264,22 @@ def test_a_key_of_another_certificate_is_refused_by_name(certificate, tmp_path):
         Server(config, log=RequestLog(stream=io.StringIO())).start()
 
 
-def test_requests_inside_are_answered_on_the_way_down(grpc_models):
+def test_requests_inside_are_answered_on_the_way_down(grpc_models, gate):
     stream = io.StringIO()
     with running(grpc_models, log=RequestLog(stream=stream)) as server:
         where, answers = server.endpoints, []
         channel = grpc.insecure_channel(where.grpc)
-        inside = channel.unary_unary(PREDICT).future(slow(), timeout=60)
+        inside = channel.unary_unary(PREDICT).future(gate.body, timeout=60)
         over_http = threading.Thread(
-            target=lambda: answers.append(
-                fetch(f"{where.http}/v1/models/{SLOW}:predict", {"inputs": {"loops": [LOOPS]}})
-            )
+            target=lambda: answers.append(fetch(f"{where.http}/v1/models/{SLOW}:predict", gate.json))
         )
         over_http.start()
-        gate = threading.Event()
-        while not _in_work(server, 2):
-            gate.wait(0.005)
+        until(lambda: gate.running() + gate.waiting() == 2)
+        opens = threading.Thread(target=lambda: (until(lambda: not server.context.ready()), gate.open()))
+        opens.start()
         assert server.stop()
         over_http.join()
+        opens.join()
         assert inside.result().__class__ is bytes and answers[0][0] == 200
         with pytest.raises(grpc.RpcError) as caught:
             channel.unary_unary(PREDICT)(body(), timeout=5)
@@ -235,20 +292,11 @@ def test_requests_inside_are_answered_on_the_way_down(grpc_models):
     assert told[0]["event"] == "listening" and told[-1] == {**told[-1], "event": "stopped", "clean": True}
 
 
-def _in_work(server: Server, count: int) -> bool:
-    """Whether the slow model has ``count`` requests that wait or run."""
-    with server.manager.acquire(SLOW) as lease:
-        told = lease.version.describe()
-    return told["queue"]["waiting"] + sum(one["running"] for one in told["executors"]) >= count
-
-
-def test_what_takes_too_long_is_cut_off_and_told(grpc_models):
+def test_what_takes_too_long_is_cut_off_and_told(grpc_models, gate):
     with running(grpc_models, server={"drain_seconds": 0}) as server:
         channel = grpc.insecure_channel(server.endpoints.grpc)
-        inside = channel.unary_unary(PREDICT).future(slow(), timeout=60)
-        gate = threading.Event()
-        while not _in_work(server, 1):
-            gate.wait(0.005)
+        inside = channel.unary_unary(PREDICT).future(gate.body, timeout=60)
+        until(lambda: gate.running() == 1)
         assert not server.stop()
         assert inside.exception().code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         channel.close()
