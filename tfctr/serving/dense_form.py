@@ -95,17 +95,18 @@ class DenseTower:
         """Lets go of the engines; the graph's op keeps what it uses."""
         self.engines = []
 
+    def choice(self) -> dict[str, Any]:
+        """What was asked for, what runs, and why that is not the same."""
+        told = {"asked": self.asked, "running": self.running, "precision": self.precision, "fallback": self.fell_back}
+        return {**told, "reason": "; ".join(self.reasons) or self._stays}
+
     def describe(self, requests: Mapping[str, int]) -> dict[str, Any]:
         """See ``ServingSession.describe``."""
         told = [engine.describe() for engine in self.engines]
         by_engine = {"plain": self.plain, "split": self.split}
         calls = sum(requests[form] for form, entry in by_engine.items() if entry is not None)
         return {
-            "asked": self.asked,
-            "running": self.running,
-            "precision": self.precision,
-            "fallback": self.fell_back,
-            "reason": "; ".join(self.reasons) or self._stays,
+            **self.choice(),
             "isa": {"built": self.entry.get("isa"), "here": isa.cpu_isa()},
             "engine": {"name": self.running, "version": told[0].get("version")} if told else None,
             "buckets": sorted({one["rows"] for each in told for one in each.get("variants", ()) if one.get("rows")}),

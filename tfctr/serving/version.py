@@ -108,8 +108,9 @@ class ServedVersion:
         }
 
     def metrics(self) -> dict[str, Any]:
-        """What the group counted; see docs/monitoring.md."""
-        return self.group.metrics()  # type: ignore[no-any-return]
+        """What the group counted, and ``dense``: by signature, which engine runs its tower; see docs/monitoring.md."""
+        dense = {name: tower.choice() for name, tower in self.executors.towers.items()}
+        return {**self.group.metrics(), "dense": dense}
 
     @property
     def closed(self) -> bool:
@@ -268,6 +269,7 @@ def _signature(
         dense_only=made.dense_only,
         user_features=made.users.features if made.users else (),
         row_to_user=made.users.row_to_user if made.users else None,
+        optional_inputs=frozenset(native.optional_inputs),
         batching=batching,
         batching_reason=reason or ("" if batching else "not asked for"),
         entry=entry,

@@ -47,6 +47,15 @@ def counted(scale: int = 1) -> dict[str, Any]:
         "batch_rows": {"buckets": [1, 8], "counts": [scale, 0, scale], "sum": 100 * scale},
         "batch_requests": {"buckets": [1, 2], "counts": [scale, scale, 0], "sum": 3 * scale},
         "tables": {"emb/user": {"lookups": 100 * scale, "default_rows": 7 * scale}},
+        "dense": {
+            "serving_default": {
+                "asked": "tensorrt",
+                "running": "openvino",
+                "precision": "fp32",
+                "fallback": True,
+                "reason": "no\nGPU",
+            },
+        },
         "executors": [
             {"runs": 4 * scale, "rows": 40 * scale, "busy_ns": 2_000_000_000 * scale, "failures": 1, "running": True},
             {"runs": 2 * scale, "rows": 20 * scale, "busy_ns": 1_000_000_000 * scale, "failures": 0, "running": False},
@@ -117,6 +126,8 @@ def test_models_executors_tables_and_versions_are_told():
     assert value(samples, "tfctr_executor_running", **model, executor=0) == 1
     assert value(samples, "tfctr_executor_failures_total", **model, executor=0) == 1
     assert value(samples, "tfctr_table_lookups_total", **model, table="emb/user") == 100
+    engine = {"signature": "serving_default", "asked": "tensorrt", "running": "openvino", "precision": "fp32"}
+    assert value(samples, "tfctr_dense_engine", **model, **engine, fallback="true", reason="no GPU") == 1
     assert value(samples, "tfctr_table_default_rows_total", **model, table="emb/user") == 7
     assert value(samples, "tfctr_version_state", **model, state="AVAILABLE") == 1
     assert value(samples, "tfctr_version_rejected", model="ranker", version=4, reason="assets/table: bad checksum") == 1

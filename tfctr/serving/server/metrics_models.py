@@ -51,6 +51,7 @@ class ModelFamilies:
         yield from _batches(groups)
         yield from _executors(groups)
         yield from _tables(groups)
+        yield from _engines(groups)
         yield from self._tf_serving(groups)
 
     def _tf_serving(self, groups: Sequence[Group]) -> Iterator[core.Metric]:
@@ -187,6 +188,20 @@ def _tables(groups: Sequence[Group]) -> Iterator[core.Metric]:
             lookups.add_metric([model, str(version), table], one["lookups"])
             defaults.add_metric([model, str(version), table], one["default_rows"])
     yield from (lookups, defaults)
+
+
+def _engines(groups: Sequence[Group]) -> Iterator[core.Metric]:
+    labels = [*_LABELS, "signature", "asked", "running", "precision", "fallback", "reason"]
+    engine = core.GaugeMetricFamily(
+        "tfctr_dense_engine", "1: what runs the dense tower; fallback: not what the bundle or the options ask for",
+        labels=labels,
+    )  # fmt: skip
+    for model, version, counted in groups:
+        for signature, one in counted["dense"].items():
+            reason = " ".join(str(one["reason"]).split())[:_REASON]
+            chosen = [one["asked"], one["running"], one["precision"], str(one["fallback"]).lower(), reason]
+            engine.add_metric([model, str(version), signature, *chosen], 1)
+    yield engine
 
 
 def _versions(models: Models) -> Iterator[core.Metric]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ssl
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,10 @@ def check(options: TlsOptions) -> None:
     Raises:
       UsageError: a file is missing, no PEM, encrypted, or the key is not the certificate's.
     """
+    _context(options)
+
+
+def _context(options: TlsOptions) -> ssl.SSLContext:
     for path in filter(None, (options.certificate, options.key, options.client_ca)):
         _read(path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -39,6 +45,8 @@ def check(options: TlsOptions) -> None:
             context.load_verify_locations(options.client_ca)
         except ssl.SSLError as error:
             raise UsageError(f"{options.client_ca}: expected PEM certificates: {error}") from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def grpc_credentials(options: TlsOptions) -> Any:
@@ -75,10 +83,32 @@ def http_arguments(options: TlsOptions | None) -> dict[str, Any]:
     """What uvicorn is given."""
     if options is None:
         return {}
-    made: dict[str, Any] = {"ssl_certfile": options.certificate, "ssl_keyfile": options.key}
-    if options.client_ca:
-        made.update(ssl_ca_certs=options.client_ca, ssl_cert_reqs=ssl.CERT_REQUIRED)
-    return made
+    return {"ssl_context_factory": lambda config, default: http_context(options)}
+
+
+def http_context(options: TlsOptions) -> ssl.SSLContext:
+    """A server's context whose connections get the certificate that is in the files when they begin.
+
+    Raises:
+      UsageError: as :func:`check`.
+    """
+    first = newest = _context(options)
+    seen = _stamp(options)
+    lock = threading.Lock()
+
+    def begins(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        nonlocal newest, seen
+        with lock:
+            now = _stamp(options)
+            if now != seen:
+                # Half-renewed files: the old certificate serves on, the next connection looks again.
+                with contextlib.suppress(UsageError):
+                    newest, seen = _context(options), now
+            if newest is not first:
+                connection.context = newest
+
+    first.sni_callback = begins  # called for every handshake, with or without a server name
+    return first
 
 
 def _stamp(options: TlsOptions) -> tuple[tuple[int, int], ...]:
