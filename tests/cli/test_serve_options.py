@@ -36,9 +36,10 @@ def test_every_option_reaches_the_configuration(capsys, folder, tmp_path):
         "--poll-seconds", 0.5, "--op-library", "a.so", "--host", "::1", "--grpc-port", 1, "--http-port", "off",
         "--admin-port", 0, "--admin-host", "127.0.0.2", "--tls-certificate", "c", "--tls-key", "k",
         "--tls-client-ca", "ca", "--token-file", "t", "--admin-token-file", "at", "--default-deadline-ms", 50,
-        "--max-body-bytes", 4096, "--max-rows", 10, "--max-concurrent", 11,
+        "--max-body-bytes", 4096, "--max-total-body-bytes", 8192, "--max-rows", 10, "--max-concurrent", 11,
         "--drain-seconds", 1.5, "--log-file", "l", "--log-level", "error",
-        "--log-requests", "all", "--slow-ms", 5, "--no-metrics",
+        "--log-requests", "all", "--slow-ms", 5, "--no-metrics", "--profile-every", 500, "--profile-folder", "p",
+        "--profile-max-mb", 7,
     )  # fmt: skip
     (model,) = made.pop("models")
     assert model["name"] == "r2" and model["path"] == str(folder) and model["poll_seconds"] == 0.5
@@ -50,7 +51,9 @@ def test_every_option_reaches_the_configuration(capsys, folder, tmp_path):
     server = made["server"]
     assert (server["host"], server["grpc_port"], server["http_port"], server["admin_port"]) == ("::1", 1, None, 0)
     assert server["default_deadline_ms"] == 50 and server["drain_seconds"] == 1.5
+    assert made["limits"]["max_total_body_bytes"] == 8192
     assert made["limits"]["max_body_bytes"] == 4096 and made["limits"]["max_concurrent"] == 11
+    assert made["profile"] == {"every": 500, "folder": "p", "max_mb": 7}
     assert made["tls"] == {"certificate": "c", "key": "k", "client_ca": "ca"}
     assert made["tokens"] == {"serving_file": "t", "admin_file": "at"} and made["op_libraries"] == ["a.so"]
     assert made["logs"] == {"file": "l", "level": "error", "requests": "all", "slow_ms": 5, "lines_per_second": 20}
@@ -89,7 +92,12 @@ def test_tf_servings_spelling_is_taken(capsys, folder, tmp_path):
         (["{folder}", "--default-deadline-ms", "nan"], ["server.default_deadline_ms is nan"]),
         (["{folder}", "--grpc-port", "off", "--http-port", "off"], ["neither a gRPC nor an HTTP port"]),
         (["{folder}", "--admin-host", "0.0.0.0"], ["--admin-token-file"]),
-        (["{folder}", "--tls-key", "k"], ["tls lacks the key 'certificate'"]),
+        (["{folder}", "--tls-key", "k"], ["--tls-key goes with --tls-certificate"]),
+        (["{folder}", "--tls-certificate", "c"], ["--tls-certificate goes with --tls-key"]),
+        (["{folder}", "--tls-client-ca", "c"], ["--tls-client-ca goes with --tls-certificate and --tls-key"]),
+        (["{folder}", "--max-body-bytes", "2000000000"], ["max_total_body_bytes is 1073741824"]),
+        (["{folder}", "--profile-every", "0"], ["profile.every is 0"]),
+        (["{folder}", "--profile-max-mb", "0.5"], ["profile.max_mb is 0.5"]),
         (["{folder}", "--config", "no.json"], ["no.json: configuration can't be read"]),
         (["{folder}", "--name", "a", "--config", "x"], ["--name: expected exactly one MODEL_DIR"]),
         (["{folder}", "--tls-certificate", "no.pem", "--tls-key", "no.pem"], ["no.pem: TLS file can't be read"]),
@@ -147,7 +155,22 @@ def admin_args(*words: str) -> argparse.Namespace:
         (["status", "a b/c"], "/v1/models/a%20b%2Fc", None),
         (["load", "m", "7"], "/v1/models/m:load", {"version": 7}),
         (["load", "m"], "/v1/models/m:load", {}),
+        (
+            ["load", "m", "7", "--accept-changed-inputs"],
+            "/v1/models/m:load",
+            {"version": 7, "accept_changed_inputs": True},
+        ),
+        (["reload", "m", "--accept-changed-inputs"], "/v1/models/m:reload", {"accept_changed_inputs": True}),
         (["rollback", "m"], "/v1/models/m:rollback", {}),
+        (["profile", "m", "--every", "1000"], "/v1/models/m:profile", {"every": 1000}),
+        (
+            ["profile", "m", "--every", "9", "--folder", "a", "--max-mb", "5"],
+            "/v1/models/m:profile",
+            {"every": 9, "folder": "a", "max_mb": 5.0},
+        ),
+        (["profile", "m", "--off"], "/v1/models/m:profile", {"every": 0}),
+        (["profile", "m", "--status"], "/v1/models/m:profile", None),
+        (["profile", "m", "--seconds", "2"], "/v1/models/m:profile", {"seconds": 2.0}),
         (["label", "m", "7", "canary"], "/v1/models/m:label", {"label": "canary", "version": 7}),
         (["label", "m", "none", "canary"], "/v1/models/m:label", {"label": "canary", "version": None}),
     ],
@@ -165,6 +188,14 @@ def test_admin_words_to_requests(words, path, body):
         (["load", "m", "1", "canary"], "'canary' is one word too many"),
         (["label", "m", "7"], "label ranker 7 canary"),
         (["status", "m", "7"], "takes no version"),
+        (["profile", "m"], "expected one of --every N, --off, --status, --seconds S"),
+        (["profile", "m", "--off", "--every", "5"], "expected one of"),
+        (["profile", "m", "--off", "--folder", "x"], "--folder and --max-mb go with --every"),
+        (["profile", "m", "7", "--off"], "'7' is one word too many"),
+        (["profile", "m", "--every", "0"], "expected 1 or more"),
+        (["profile", "--off"], "expected a model"),
+        (["load", "m", "--every", "5"], "takes none of the options of profile"),
+        (["unload", "m", "--accept-changed-inputs"], "--accept-changed-inputs goes with load and reload"),
         (["status", "--url", "ftp://x"], "expected http://"),
         (["status", "--token-file", "no"], "no: token file can't be read"),
         (["status", "--url", "https://127.0.0.1:1", "--ca", "no.pem"], "no.pem"),

@@ -89,6 +89,11 @@ def session(tf2_path):
         yield made
 
 
+def test_inputs_that_may_be_left_out_are_known(tf1_path):
+    with tfctr.SessionGroup(tf1_path) as group:
+        assert group.version.signature("serving_default").optional_inputs == {"offset"}
+
+
 def request_(rows, seed=0):
     rng = np.random.default_rng(seed)
     ids = [rng.integers(0, 50, rng.integers(1, 4)).tolist() for _ in range(rows)]

@@ -12,8 +12,9 @@ import pytest
 import tensorflow as tf
 
 import tfctr
-from tests.serving.split_bundle import FEATURES, repeated, request, save
+from tests.serving.split_bundle import FEATURES, NAME, repeated, request, save
 from tfctr.bundle import naming
+from tfctr.core import library
 from tfctr.errors import CorruptFileError, InputError, UsageError
 
 FORMS = [(packed, split) for packed in (True, False) for split in (True, False)]
@@ -48,6 +49,35 @@ def test_user_rows_once_equal_user_rows_repeated(session, rows, users):
     assert (got["form"] == (2 if session.describe()["split"] else 1)).all()
     if users == 1:
         assert_same(session.predict(given), want)
+
+
+@pytest.mark.parametrize(("packed", "split"), FORMS, ids=IDS)
+def test_inputs_that_a_request_names(tmp_path, packed, split):
+    """Sparse and ragged ones, beside what the model declares, and where it declares nothing."""
+    path = save(tmp_path / "bundle", packed=packed, split=split)
+    call = library.native().Call
+    given = request(5, 1)
+    with tfctr.SessionGroup(path) as group:
+        handle = group.version.signature(NAME)
+        want = handle.predict(repeated(given, np.zeros(5, np.int64)))[0]
+        for names in ([], ["age", "tags"]):  # declared anyway
+            assert_same(handle.predict(given, call(user_inputs=names))[0], want)
+        users = repeated(given, np.zeros(5, np.int64)) | {"item": given["item"][:1]}
+        shared = handle.predict(users, call(user_inputs=["item"]))[0]
+        assert_same(shared, handle.predict(users | {"item": np.repeat(given["item"][:1], 5, 0)})[0])
+    if split:
+        return
+    manifest = json.loads((path / naming.MANIFEST).read_text())
+    manifest["signatures"][NAME]["user"] = None
+    (path / naming.MANIFEST).write_text(json.dumps(manifest))
+    with tfctr.SessionGroup(path) as group:
+        handle = group.version.signature(NAME)
+        names = [one["name"] for one in FEATURES if one["name"] != "item"]
+        assert_same(handle.predict(given, call(user_inputs=names))[0], want)
+        with pytest.raises(InputError):
+            handle.predict(given, call(user_inputs=names[1:]))
+        with pytest.raises(InputError, match="there is no input 'row_to_user'|row_to_user"):
+            handle.predict(given, call(user_inputs=["row_to_user"]))
 
 
 def test_describe_tells_what_ran(session):

@@ -13,20 +13,24 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tfctr.cli import common
+from tfctr.cli import admin_profile, common
 from tfctr.errors import InputError, NotFoundError, TfctrError, UnavailableError, UsageError
 
-HELP = "models of a running server: status, load, unload, reload, rollback, label"
+HELP = "models of a running server: status, load, unload, reload, rollback, label, profile"
 DESCRIPTION = """Talks to the admin port of `tfctr serve` (8502, on the same machine).
 
   tfctr admin status                         every model, its versions and labels
   tfctr admin status ranker --json
-  tfctr admin load ranker 7                  load version 7 beside those that serve (without a number: the newest)
+  tfctr admin load ranker 7                  load version 7 beside those that serve, until it is unloaded (without a
+                                             number: what the configuration wants)
+  tfctr admin load ranker 8 --accept-changed-inputs   although requests of the version that serves do not fit it
   tfctr admin reload ranker                  load what serves anew from its folder, then swap
   tfctr admin rollback ranker                back to the version that served before (or to the one that is named)
-  tfctr admin unload ranker 6                requests inside are finished first
+  tfctr admin unload ranker 6                requests inside are finished first; its labels go with it
   tfctr admin label ranker 7 canary          requests for label `canary` go to version 7, which is loaded
   tfctr admin label ranker none canary       the label is taken away
+  tfctr admin profile ranker --every 1000    trace one request in 1000 (--off, --status; docs/profiling.md)
+  tfctr admin profile ranker --seconds 2     record the whole process for TensorBoard
 
 A change returns when it is done: a load once the version is loaded, proven and warm. Where it fails, what served before
 serves on, and the reason is printed."""
@@ -34,7 +38,7 @@ serves on, and the reason is printed."""
 EPILOG = """exit codes of admin: 0 done, and for status: everything asked for serves; 1 the server could not do it, or
 does not answer; 2 no such model or version, or the server refused the token; 6 status: a model does not serve"""
 
-VERBS = ("status", "load", "unload", "reload", "rollback", "label")
+VERBS = ("status", "load", "unload", "reload", "rollback", "label", "profile")
 NOT_READY = 6
 _TOKEN = "TFCTR_ADMIN_TOKEN"
 _MOST_BYTES = 64 << 20
@@ -59,6 +63,12 @@ def add_parser(subparsers: Any) -> None:
         "--timeout", type=float, default=600.0, metavar="S", help="how long a change may take (default: %(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print the server's answer as JSON")
+    parser.add_argument(
+        "--accept-changed-inputs",
+        action="store_true",
+        help="load, reload: the version takes over although requests of the one that serves do not fit it",
+    )
+    admin_profile.add_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -68,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     models = answer.get("models", [answer])
     if args.json:
         common.print_json(answer)
+    elif args.verb == "profile":
+        admin_profile.show(answer)
     else:
         show(models)
     if args.verb == "status" and not all(serves(one) for one in models):
@@ -78,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
 def request_of(args: argparse.Namespace) -> tuple[str, dict[str, Any] | None]:
     """Path and body of the request; UsageError where the words do not fit together."""
     verb = args.verb
+    if verb != "profile" and not admin_profile.none_given(args):
+        raise UsageError(f"tfctr admin {verb}: takes none of the options of profile")
     name = "" if args.model is None else urllib.parse.quote(args.model, safe="")
     if verb == "status":
         if args.version is not None:
@@ -85,14 +99,21 @@ def request_of(args: argparse.Namespace) -> tuple[str, dict[str, Any] | None]:
         return (f"/v1/models/{name}" if name else "/v1/status"), None
     if not name:
         raise UsageError(f"tfctr admin {verb}: expected a model; `tfctr admin status` lists them")
+    if verb == "profile":
+        return f"/v1/models/{name}:profile", admin_profile.body_of(args)
     version = _number(args.version, verb)
+    if args.accept_changed_inputs and verb not in ("load", "reload"):
+        raise UsageError(f"tfctr admin {verb}: --accept-changed-inputs goes with load and reload")
     if verb == "label":
         if args.version is None or args.label is None:
             raise UsageError("expected tfctr admin label MODEL VERSION LABEL, such as: label ranker 7 canary")
         return f"/v1/models/{name}:label", {"label": args.label, "version": version}
     if args.label is not None:
         raise UsageError(f"tfctr admin {verb} MODEL [VERSION]: {args.label!r} is one word too many")
-    return f"/v1/models/{name}:{verb}", {} if version is None else {"version": version}
+    body: dict[str, Any] = {} if version is None else {"version": version}
+    if args.accept_changed_inputs:
+        body["accept_changed_inputs"] = True
+    return f"/v1/models/{name}:{verb}", body
 
 
 def serves(model: dict[str, Any]) -> bool:
@@ -109,12 +130,19 @@ def show(models: list[dict[str, Any]]) -> None:
     for model in models:
         if model.get("error"):
             notes.append(f"{model['name']}: {model['error']}")
+        for label, number in sorted((model.get("labels_unloaded") or {}).items()):
+            notes.append(
+                f"{model['name']}: label {label!r} went with version {number}: its requests are refused until "
+                f"`tfctr admin load {model['name']} {number}`, or until it is given to another version"
+            )
         if not model["versions"]:
             table.add_row(model["name"], "-", "NONE", "", "", "")
         for one in sorted(model["versions"], key=lambda version: version["number"]):
             labels = [label for label, number in model["labels"].items() if number == one["number"]]
             if one["number"] == model.get("default"):
                 labels.append("(default)")
+            if one.get("pinned"):
+                labels.append("(by hand)")
             executors = (one.get("describe") or {}).get("executors")
             count = len(executors) if isinstance(executors, list) else executors
             cells = [str(one["number"]), one["state"], _since(one.get("loaded_at")), " ".join(labels)]
@@ -165,7 +193,7 @@ def _ask(args: argparse.Namespace, path: str, body: dict[str, Any] | None) -> di
         reason = getattr(error, "reason", None) or error
         hint = _hint(scheme, reason)
         raise UnavailableError(f"{args.url}: no answer from a tfctr server's admin port: {reason}{hint}") from error
-    if not isinstance(answer, dict) or not ("models" in answer or "versions" in answer):
+    if not isinstance(answer, dict) or not answer.keys() & {"models", "versions", "profile"}:
         raise UnavailableError(f"{args.url}: what answers there is not the admin port of tfctr serve")
     return answer
 

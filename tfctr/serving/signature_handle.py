@@ -23,7 +23,8 @@ class SignatureHandle:
 
     native: ``_native.ServedSignature``. inputs, features, outputs: see :class:`tfctr.ServingSession`. definition: the
     model's own. method_name: "tensorflow/serving/predict", ... batching: whether requests run together, and
-    batching_reason: why not. entry: the manifest's, {} for plain SavedModels.
+    batching_reason: why not. optional_inputs: those that requests may leave out. entry: the manifest's, {} for plain
+    SavedModels.
     """
 
     name: str
@@ -38,6 +39,7 @@ class SignatureHandle:
     row_to_user: str | None = None
     batching: bool = False
     batching_reason: str = ""
+    optional_inputs: frozenset[str] = frozenset()
     entry: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property

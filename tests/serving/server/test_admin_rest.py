@@ -64,6 +64,8 @@ def test_the_life_of_a_model(admin):
         ("load", {"versoin": 1}, 400, "'versoin'"),
         ("load", b"[]", 400, "expected an object"),
         ("load", {"label": "x"}, 400, "'label'"),
+        ("load", {"accept_changed_inputs": 1}, 400, "expected true or false"),
+        ("unload", {"version": 1, "accept_changed_inputs": True}, 400, "unknown 'accept_changed_inputs'"),
         ("unload", {"version": 9}, 404, "9"),
         ("label", {"version": 1}, 400, "label"),
         ("label", {"label": "stable"}, 400, "label"),
@@ -75,6 +77,49 @@ def test_the_life_of_a_model(admin):
 def test_refused(admin, verb, body, status, said):
     answer = post(admin, f"/v1/models/ranker:{verb}", body)
     assert answer.status == status and said in answer.error, answer.body
+
+
+def test_labels_of_an_unloaded_version_are_told(admin):
+    path = "/v1/models/ranker"
+    assert post(admin, path + ":load", {"version": 1, "accept_changed_inputs": True}).status == 200
+    post(admin, path + ":label", {"label": "old", "version": 1})
+    told = post(admin, path + ":unload", {"version": 1}).json
+    assert told["labels"] == {} and told["labels_unloaded"] == {"old": 1}
+    told = post(admin, path + ":load", {"version": 1}).json
+    assert told["labels"] == {"old": 1} and told["labels_unloaded"] == {}
+    assert [one["number"] for one in told["versions"] if one["pinned"]] == [1]
+
+
+PAGES = [
+    {"origin": "https://evil.example"},
+    {"origin": "null"},
+    {"origin": "http://127.0.0.1:8502"},  # no page is served here
+    {"sec-fetch-site": "cross-site"},
+    {"host": "evil.example:8502"},  # its name was made to mean 127.0.0.1
+    {"host": "127.0.0.1.evil.example"},
+    {"host": "10.0.0.7"},
+    {"host": "[::1"},
+]
+
+
+@pytest.mark.parametrize("headers", PAGES)
+def test_web_pages_do_not_administer(admin, headers):
+    for method, path in (("POST", "/v1/models/ranker:load"), ("GET", "/v1/status")):
+        answer = ask(admin, method, path, b"" if method == "POST" else None, headers)
+        assert answer.status == 403 and "--admin-token-file" in answer.error
+    assert get(admin, "/healthz", **headers).status == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8502", "localhost", "LOCALHOST:9000", "127.9.9.9", "[::1]:8502"])
+def test_names_of_this_machine_are_taken(admin, host):
+    assert ask(admin, "GET", "/v1/status", None, {"host": host}).status == 200
+
+
+def test_who_has_the_admin_token_may_come_from_anywhere(make_http):
+    server = make_http(admin=True, auth=Auth(admin_token="admin-token"))
+    for headers in PAGES:
+        assert ask(server, "GET", "/v1/status", None, {**headers, "authorization": "Bearer admin-token"}).status == 200
+        assert ask(server, "GET", "/v1/status", None, headers).status == 401
 
 
 def test_no_such_model_or_path(admin):

@@ -85,13 +85,14 @@ def test_schema_and_classes_have_the_same_keys():
         "tokens": config.TokensConfig,
         "logs": config.LogsConfig,
         "metrics": config.MetricsConfig,
+        "profile": config.ProfileConfig,
     }
     objects = {name for name, rule in schema["$defs"].items() if "properties" in rule}
     assert objects == set(classes)
     for name, kind in classes.items():
         assert set(schema["$defs"][name]["properties"]) == {field.name for field in dataclasses.fields(kind)}, name
         assert schema["$defs"][name]["additionalProperties"] is False
-    of_file = set(schema["properties"]) - {"group", "batching", "poll_seconds"}
+    of_file = set(schema["properties"]) - {"group", "batching", "poll_seconds", "accept_changed_inputs"}
     assert of_file == {field.name for field in dataclasses.fields(config.ServerConfig)}
     hints = typing.get_type_hints(config.LogsConfig)
     assert set(typing.get_args(hints["level"])) == set(schema["$defs"]["logs"]["properties"]["level"]["enum"])
@@ -191,11 +192,24 @@ def test_the_name_is_the_folders(tmp_path, monkeypatch):
     version.mkdir(parents=True)
     (version / "saved_model.pb").write_bytes(b"")
     assert config.name_and_folder(tmp_path / "ranker")[0] == "ranker"
-    assert config.name_and_folder(version) == ("ranker", (tmp_path / "ranker").resolve(), (3,))
+    assert config.name_and_folder(version) == ("ranker", tmp_path / "ranker", (3,))
     monkeypatch.chdir(tmp_path / "ranker")
     made = config.build(model_dirs=[Path(".")])
     assert made.models[0].name == "ranker" and made.models[0].versions == {"latest": 1}
     assert config.build(model_dirs=[Path("3")]).models[0].versions == (3,)
+
+
+def test_a_link_is_named_as_it_was_typed(tmp_path, monkeypatch):
+    version = tmp_path / "store" / "a81f" / "3"
+    version.mkdir(parents=True)
+    (version / "saved_model.pb").write_bytes(b"")
+    (tmp_path / "ranker").symlink_to(tmp_path / "store" / "a81f")
+    assert config.name_and_folder(tmp_path / "ranker") == ("ranker", tmp_path / "ranker", ())
+    (tmp_path / "live").symlink_to(version)
+    assert config.name_and_folder(tmp_path / "live") == ("live", tmp_path / "live", ())
+    monkeypatch.chdir(tmp_path)
+    assert config.name_and_folder(Path("ranker/3")) == ("ranker", tmp_path / "ranker", (3,))
+    assert config.name_and_folder(Path("store/../ranker/"))[0] == "ranker"
 
 
 def test_executors_by_default_use_the_cpus(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfctr.errors import InputError
+from tfctr.errors import InputError, OverloadedError
 from tfctr.serving.server import json_body
 from tfctr.serving.server.limits import Limits, TooLargeError
 
@@ -103,6 +103,27 @@ def test_any_bytes_are_read_or_refused(body):
 )
 def test_unpack(encoding, made):
     assert json_body.unpack(made, encoding, 5000) == b"x" * 5000
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("off", [-1, 0, 1])
+@pytest.mark.parametrize("members", [1, 2])
+def test_unpack_in_pieces(pieces, off, members):
+    """Whoever counts the bytes hears of them as they come, and may stop them."""
+    whole = bytes(range(256)) * 4096 * pieces
+    whole = whole[: len(whole) + off] if off < 0 else whole + b"z" * off
+    told = []
+    packed = gzip.compress(whole, 1) * members
+    assert json_body.unpack(packed, "gzip", len(whole) * members, told.append) == whole * members
+    assert sum(told) == len(whole) * members and max(told) <= json_body._PIECE
+    with pytest.raises(TooLargeError):
+        json_body.unpack(packed, "gzip", len(whole) * members - 1)
+
+    def full(size):
+        raise OverloadedError("full")
+
+    with pytest.raises(OverloadedError):
+        json_body.unpack(packed, "gzip", 1 << 30, full)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from tfctr.errors import UsageError
+from tfctr.errors import OverloadedError, UsageError
 from tfctr.serving.server.auth import AccessError, Auth
-from tfctr.serving.server.limits import Gate, Limits
+from tfctr.serving.server.limits import Bodies, Gate, Limits
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, "7", None])
@@ -20,12 +20,27 @@ def test_a_limit_is_a_positive_whole_number(value):
 def test_defaults_are_those_of_the_documentation(repo_root):
     table = (repo_root / "docs/protocols.md").read_text().split("### Limits")[1].split("### ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table, re.M))
-    units = {"MiB": 1 << 20, "KiB": 1 << 10}
+    units = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
     told = {}
     for name, text in rows.items():
         number, _, unit = text.replace(",", "").partition(" ")
         told[name] = int(number) * units.get(unit, 1)
     assert told == dataclasses.asdict(Limits())
+
+
+def test_all_bodies_together_must_have_room_for_one():
+    with pytest.raises(UsageError, match="max_total_body_bytes is 1000, expected at least max_body_bytes, 2000"):
+        Limits(max_body_bytes=2000, max_total_body_bytes=1000)
+
+
+def test_bodies_are_counted_to_the_byte():
+    bodies = Bodies(100)
+    bodies.take(60), bodies.take(40), bodies.take(0)
+    with pytest.raises(OverloadedError, match="more than 100 bytes.*max_total_body_bytes"):
+        bodies.take(1)
+    bodies.give(60)
+    bodies.take(60)
+    assert (bodies.held, bodies.refused) == (100, 1)
 
 
 def test_the_gate_is_exact_with_many_threads():

@@ -48,6 +48,13 @@ def expected(served_folder):
         return session.predict(request())
 
 
+def test_a_feature_that_is_missing_is_named_with_its_parts(client):
+    given = request()
+    del given["tags"], given["tags_1"]
+    with pytest.raises(InferenceServerException, match="missing feature 'tags' .*; as parts: 'tags' and 'tags_1'"):
+        client.infer("ranker", inputs(**given))
+
+
 def test_health_and_metadata(client):
     assert client.is_server_live() and client.is_server_ready()
     assert client.is_model_ready("ranker") and client.is_model_ready("ranker", "1")

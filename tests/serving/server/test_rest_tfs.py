@@ -77,7 +77,7 @@ def test_what_all_rows_share_may_come_once(http_server, expected):
     full = post(http_server, PREDICT, {"instances": [{**row, "user_id": 1} for row in rows]})
     assert answer.status == 200 and answer.json == full.json
     twice = post(http_server, PREDICT, {"instances": ROWS, "user": {"user_id": 1}})
-    assert twice.status == 400 and "'user_id' is given by the instances and by 'user'" in twice.error
+    assert twice.status == 400 and "'user_id' is given by 'user' and beside it" in twice.error
 
 
 def test_a_ragged_output_in_columns(http_server):
@@ -193,7 +193,8 @@ def replaced(key, value):
         ({"inputs": {**COLUMNS, "user_id": [1, 2]}}, "user_id"),
         ({"inputs": {**COLUMNS, "user_id": []}}, "user_id"),
         ({"inputs": {**COLUMNS, "name": ["a", "b", {"b64": "*"}]}}, "name"),
-        ({"inputs": COLUMNS, "user": {}}, "'user' goes with 'instances'"),
+        ({"inputs": COLUMNS, "user": {"user_id": 1}}, "'user_id' is given by 'user' and beside it"),
+        ({"inputs": COLUMNS, "user": [1]}, "'user': expected an object"),
         ({"inputs": [1, 2]}, "without a name"),
         ({"inputs": None}, "without a name"),
     ],

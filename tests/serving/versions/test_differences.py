@@ -123,6 +123,12 @@ def test_somebody_may_say_that_it_is_meant(tmp_path, caplog):
     assert answer(made) == "one"
     made.load("m")  # was accepted before
     assert answer(made) == "two!"
+    made.rollback("m")
+    write(tmp_path, 2, "two, but different!")  # nobody has seen this one
+    with pytest.raises(TfctrError, match="signature 'serve' is gone"):
+        made.load("m")
+    made.load("m", 2, accept_changed_inputs=True)
+    assert answer(made) == "two, but different!"
 
 
 def test_a_model_may_be_configured_to_accept_it(tmp_path):

@@ -77,6 +77,7 @@ class ModelConfig:
     batching: BatchingConfig | None = None
     op_libraries: tuple[str, ...] = ()
     poll_seconds: float = 2.0
+    accept_changed_inputs: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +123,17 @@ class MetricsConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ProfileConfig:
+    """``every``: one request in so many of every model is traced from the start; None: none. ``folder``: below which
+    files of profiles go; None: a temporary one. ``max_mb``: the most that one model's may take.
+    """
+
+    every: int | None = None
+    folder: str | None = None
+    max_mb: float = 100.0
+
+
+@dataclasses.dataclass(frozen=True)
 class ServerConfig:
     """Everything that `tfctr serve` is told."""
 
@@ -132,6 +144,7 @@ class ServerConfig:
     tokens: TokensConfig = dataclasses.field(default_factory=TokensConfig)
     logs: LogsConfig = dataclasses.field(default_factory=LogsConfig)
     metrics: MetricsConfig = dataclasses.field(default_factory=MetricsConfig)
+    profile: ProfileConfig = dataclasses.field(default_factory=ProfileConfig)
     op_libraries: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -153,7 +166,7 @@ def build(
       file: JSON file, checked against ``config_schema.json``.
       overrides: same keys as the file's, without ``models``; what is here wins, over models of the file too.
       model_dirs: folders of models that the command line names.
-      more_models: of TF Serving's model file; they get the defaults ``group``, ``batching`` and ``poll_seconds``.
+      more_models: of TF Serving's model file; they get the file's defaults (``group``, ``poll_seconds``, ...).
       name: of the model in the one folder of ``model_dirs``; None: the folder's.
 
     Raises:
@@ -180,6 +193,7 @@ def build(
         tokens=TokensConfig(**merged.get("tokens", {})),
         logs=LogsConfig(**merged.get("logs", {})),
         metrics=MetricsConfig(**merged.get("metrics", {})),
+        profile=ProfileConfig(**merged.get("profile", {})),
         op_libraries=tuple(merged.get("op_libraries", ())),
     )
     _check(made, where)
@@ -209,7 +223,7 @@ def name_and_folder(path: Path) -> tuple[str, Path, tuple[int, ...]]:
 
     ``models/ranker`` is ``ranker``; so is ``models/ranker/3`` where it holds a saved_model.pb, with version 3 only.
     """
-    full = path.resolve()
+    full = Path(os.path.abspath(path))  # not resolved: a link has the name that it was given
     is_model = any((full / one).is_file() for one in ("saved_model.pb", "saved_model.pbtxt"))
     if full.name.isascii() and full.name.isdigit() and is_model:
         return full.parent.name, full.parent, (int(full.name),)
@@ -235,6 +249,7 @@ def _model(entry: Mapping[str, Any], defaults: Mapping[str, Any], forced: Mappin
         batching=None if batching is None else BatchingConfig(**batching),
         op_libraries=tuple(entry.get("op_libraries", ())),
         poll_seconds=forced.get("poll_seconds", entry.get("poll_seconds", _poll_seconds(defaults))),
+        accept_changed_inputs=entry.get("accept_changed_inputs", defaults.get("accept_changed_inputs", False)),
     )
 
 
@@ -245,6 +260,7 @@ def _with_defaults(model: ModelConfig, defaults: Mapping[str, Any]) -> ModelConf
         group=_group(defaults.get("group", {})),
         batching=None if batching is None else BatchingConfig(**batching),
         poll_seconds=_poll_seconds(defaults),
+        accept_changed_inputs=defaults.get("accept_changed_inputs", False),
     )
 
 
@@ -276,6 +292,7 @@ def _rebase(raw: dict[str, Any], folder: Path) -> None:
         ("tls", ("certificate", "key", "client_ca")),
         ("tokens", ("serving_file", "admin_file")),
         ("logs", ("file",)),
+        ("profile", ("folder",)),
     ):
         values = raw.get(section) or {}
         for key in keys:

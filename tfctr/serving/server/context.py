@@ -13,13 +13,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfctr.serving.server.auth import Auth
+from tfctr.serving.server.config import ProfileConfig
 from tfctr.serving.server.grpc_messages import Messages
-from tfctr.serving.server.limits import Limits
+from tfctr.serving.server.limits import Bodies, Limits
 from tfctr.version import __version__
 
 if TYPE_CHECKING:
     from tfctr.serving.server.logs import RequestLog
     from tfctr.serving.server.metrics import Metrics
+    from tfctr.serving.server.profiles import Profiles
     from tfctr.serving.versions import ModelManager
 
 SERVER_NAME = "tfctr"
@@ -29,6 +31,8 @@ REQUEST_ID = "x-request-id"
 """Metadata key and HTTP header: taken from the request (or made), given back, and written to the log."""
 DEADLINE_MS = "x-tfctr-deadline-ms"
 TIMING = "x-tfctr-timing"
+USER_INPUTS = "x-tfctr-user-inputs"
+"""Names of inputs, with commas between them, that have one row for all rows of the request."""
 
 
 class ServerState:
@@ -74,11 +78,20 @@ class ServerContext:
     name: str = SERVER_NAME
     version: str = __version__
     state: ServerState = dataclasses.field(default_factory=ServerState)
+    profile: ProfileConfig = dataclasses.field(default_factory=ProfileConfig)
+    profiles: Profiles = dataclasses.field(init=False)
+    """Who is traced, and recordings; closed with the server."""
     messages: Messages = dataclasses.field(init=False)
     """Of gRPC calls."""
+    bodies: Bodies = dataclasses.field(init=False)
+    """Of requests of all fronts."""
 
     def __post_init__(self) -> None:
+        from tfctr.serving.server.profiles import Profiles
+
+        object.__setattr__(self, "profiles", Profiles(self.manager, self.profile))
         object.__setattr__(self, "messages", Messages(self.limits.body_seconds))
+        object.__setattr__(self, "bodies", Bodies(self.limits.max_total_body_bytes))
 
     def ready(self) -> bool:
         """What readiness says: every model has a version that serves, and the server is not draining."""

@@ -1,5 +1,6 @@
 """ModelStreamInfer: many requests over one stream, answered in their order, several in work at once.
 
+Streams are bounded, so that those which say nothing keep no other waiting.
 A thread per stream reads; requests of all streams run on the server's threads, so that those of one stream fill a
 batch; replies are written by the handler. A failed request is an answer with an error message, the stream goes on.
 """
@@ -14,8 +15,9 @@ from typing import Any
 import grpc
 
 from tfctr.core import library
+from tfctr.errors import OverloadedError
 from tfctr.serving.server import kserve_protos as protos
-from tfctr.serving.server.context import ServerContext
+from tfctr.serving.server.context import REQUEST_ID, ServerContext
 from tfctr.serving.server.grpc_calls import Rpc, status_of
 from tfctr.serving.server.limits import Gate
 
@@ -42,13 +44,19 @@ class Streams:
         self._answer = answer
         self._workers = workers
         self._gate = gate
+        self._open = Gate(ctx.limits.max_streams, "open streams (ModelStreamInfer)", "max_streams")
         self._final = protos.ModelInferResponse()
         self._final.parameters[_FINAL].bool_param = True
 
     def handler(self, streams: Any) -> Any:
-        """streams: one thread for each stream that is open."""
+        """streams: one thread for each stream that may be open, and some for those that are refused."""
 
         def handle(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+            if not self._open.enter():
+                self._refuse(context)
+            if not context.add_callback(self._open.leave):
+                self._open.leave()  # it is over already
+                return iter(())
             waiting: queue.Queue[Any] = queue.Queue(WINDOW)
             reader = threading.Thread(
                 target=self._read, args=(requests, context, waiting), name="tfctr-stream", daemon=True
@@ -58,6 +66,13 @@ class Streams:
 
         handle.experimental_thread_pool = streams  # type: ignore[attr-defined]
         return grpc.stream_stream_rpc_method_handler(handle)
+
+    def _refuse(self, context: Any) -> None:
+        rpc = Rpc(self._ctx, context, "kserve", "ModelStreamInfer")
+        rpc.read_request_id()
+        rpc.record_failure("RESOURCE_EXHAUSTED", self._open.message(), "")
+        context.set_trailing_metadata([(REQUEST_ID, rpc.request_id)])
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, self._open.message())
 
     def _read(self, requests: Iterator[bytes], context: Any, waiting: queue.Queue[Any]) -> None:
         """Puts a future for each request, None at the end."""
@@ -86,7 +101,15 @@ class Streams:
             message = "the server is shutting down" if self._ctx.state.draining else self._gate.message()
             rpc.record_failure(code, message, "")
             return self._failure(message, body)
-        return self._workers.submit(self._run, body, context)
+        bodies, size = self._ctx.bodies, len(body)
+        try:
+            bodies.take(size)
+        except OverloadedError as error:
+            Rpc(self._ctx, context, "kserve", "ModelStreamInfer").record_failure("RESOURCE_EXHAUSTED", str(error), "")
+            return self._failure(str(error), body)
+        work = self._workers.submit(self._run, body, context)
+        work.add_done_callback(lambda _: bodies.give(size))
+        return work
 
     def _replies(self, context: Any, waiting: queue.Queue[Any]) -> Iterator[bytes]:
         while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from starlette.routing import Route, Router
@@ -23,6 +23,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Handler = Callable[[HttpCall], HttpReply]
+Check = Callable[[Mapping[bytes, bytes]], None]
+"""Raises where a request with these headers is not for this port."""
 
 _REQUEST_ID, _TIMING = REQUEST_ID.encode(), TIMING.encode()
 _WATCH_AFTER_S = 0.005  # shorter requests end before their client's absence would matter
@@ -32,7 +34,7 @@ _CHANGES = 2  # threads that load and unload
 class HttpApp:
     """An ASGI application with threads of its own; :meth:`close` ends them."""
 
-    def __init__(self, ctx: ServerContext, name: str, threads: int, check: Callable[[bytes | None], None]):
+    def __init__(self, ctx: ServerContext, name: str, threads: int, check: Check):
         self.ctx = ctx
         self.gate = Gate(ctx.limits.max_concurrent)
         self.check = check
@@ -105,7 +107,7 @@ class Endpoint:
         if self._open:
             return self._handler(call)
         app = self._app
-        app.check(call.headers.get(b"authorization"))
+        app.check(call.headers)
         if not app.gate.enter():
             raise OverloadedError(app.gate.message())
         try:
@@ -114,6 +116,7 @@ class Endpoint:
             return await self._run(call, receive)
         finally:
             app.gate.leave()
+            call.ctx.bodies.give(call.held)
 
     async def _read_body(self, call: HttpCall, receive: Receive) -> bytes:
         limits = self._app.ctx.limits
@@ -122,7 +125,7 @@ class Endpoint:
             raise _too_large(limits.max_body_bytes)
         try:
             async with asyncio.timeout(limits.body_seconds):
-                return await _body(receive, limits.max_body_bytes)
+                return await _body(receive, limits.max_body_bytes, call.hold)
         except TimeoutError:
             raise DeadlineError(f"the body was not complete after {limits.body_seconds} s (body_seconds)") from None
 
@@ -147,6 +150,8 @@ class Endpoint:
             reply = self._handler(call)
         except Exception as error:
             return call.failed(error)
+        finally:
+            call.ctx.bodies.give(call.unpacked)
         if self._api:
             call.record(reply.code)
         encoding = json_body.accepted(call.headers.get(b"accept-encoding"), len(reply.body))
@@ -157,18 +162,20 @@ class Endpoint:
         return reply
 
 
-async def _body(receive: Receive, limit: int) -> bytes:
-    """The whole body; as it is where it came in one piece."""
+async def _body(receive: Receive, limit: int, hold: Callable[[int], None]) -> bytes:
+    """The whole body; as it is where it came in one piece. hold: is told of the bytes as they come."""
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         whole: bytes = message["body"]
         if len(whole) > limit:
             raise _too_large(limit)
+        hold(len(whole))
         return whole
     body = bytearray()
     while True:
         if message["type"] == "http.disconnect":
             raise CancelledError("the client is gone")
+        hold(len(message["body"]))
         body += message["body"]
         if len(body) > limit:
             raise _too_large(limit)
@@ -212,7 +219,7 @@ def _metrics(call: HttpCall) -> HttpReply:
 
 def build_http_app(ctx: ServerContext) -> HttpApp:
     """TF Serving's REST, KServe's REST, health and metrics, for the public port."""
-    app = HttpApp(ctx, "http", ctx.http_threads, ctx.auth.check)
+    app = HttpApp(ctx, "http", ctx.http_threads, lambda headers: ctx.auth.check(headers.get(b"authorization")))
     _add_tf_serving(app)
     _add_kserve(app)
     add_common(app)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -21,11 +21,14 @@ _GZIP = 16 + zlib.MAX_WBITS
 _SMALLEST_COMPRESSED = 1024  # below it a compressed reply saves nothing
 _LEVEL = 1
 _BLOCK = 64 << 10
+_PIECE = 1 << 20  # what one step unpacks to at most
 _MOST_MEMBERS = 4096  # compressed in blocks of 16 KiB, a body of 64 MiB has as many
 
 
-def unpack(body: bytes, encoding: str, limit: int) -> bytes:
+def unpack(body: bytes, encoding: str, limit: int, hold: Callable[[int], None] = lambda size: None) -> bytes:
     """``body`` without its content encoding; never makes more than ``limit`` bytes.
+
+    hold: is told of the bytes as they unpack, and may raise.
 
     Raises:
       InputError: an unknown encoding, damaged or cut-off data.
@@ -34,15 +37,15 @@ def unpack(body: bytes, encoding: str, limit: int) -> bytes:
     if encoding in ("", "identity"):
         return body
     if encoding in ("gzip", "x-gzip"):
-        return _inflate(body, _GZIP, "gzip", limit)
+        return _inflate(body, _GZIP, "gzip", limit, hold)
     if encoding == "deflate":
         # zlib's format as the standard has it, or the bare stream that some clients send.
         is_zlib = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
-        return _inflate(body, zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS, "deflate", limit)
+        return _inflate(body, zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS, "deflate", limit, hold)
     raise InputError(f"content-encoding {encoding[:40]!r}: expected gzip, deflate or identity")
 
 
-def _inflate(body: bytes, window: int, name: str, limit: int) -> bytes:
+def _inflate(body: bytes, window: int, name: str, limit: int, hold: Callable[[int], None]) -> bytes:
     parts: list[bytes] = []
     left = limit
     view = memoryview(body)
@@ -50,20 +53,24 @@ def _inflate(body: bytes, window: int, name: str, limit: int) -> bytes:
     for _ in range(_MOST_MEMBERS):
         inflate = zlib.decompressobj(window)
         start = left
+        more = False  # of what was taken in already
         while not inflate.eof:
             # In blocks, as zlib copies what lies behind the end of a member.
             block = view[at : at + _BLOCK]
-            if not block:
+            if not block and not more:
                 raise InputError(f"content-encoding {name}: the body is cut off")
+            most = min(left + 1, _PIECE)
             try:
-                part = inflate.decompress(block, left + 1)
+                part = inflate.decompress(block, most)
             except zlib.error as error:
                 raise InputError(f"content-encoding {name}: the body is damaged: {error}") from None
             left -= len(part)
             if left < 0:
                 raise TooLargeError(f"the body unpacks to more than {limit} bytes, the limit (max_body_bytes)")
+            hold(len(part))
             parts.append(part)
-            at += len(block) - len(inflate.unused_data)
+            more = len(part) == most
+            at += len(block) - len(inflate.unused_data if inflate.eof else inflate.unconsumed_tail)
         if at == len(body):
             return parts[0] if len(parts) == 1 else b"".join(parts)
         if window != _GZIP or left == start:  # gzip files may follow each other; empty ones may not

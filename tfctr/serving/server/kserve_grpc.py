@@ -17,7 +17,12 @@ from tfctr.serving.server import kserve_models as models
 from tfctr.serving.server import kserve_protos as protos
 from tfctr.serving.server.context import ServerContext
 from tfctr.serving.server.grpc_calls import Rpc, unary
-from tfctr.serving.server.model_choice import kserve_scheduling, kserve_signature, version_choice
+from tfctr.serving.server.model_choice import (
+    kserve_scheduling,
+    kserve_signature,
+    kserve_user_inputs,
+    version_choice,
+)
 from tfctr.serving.server.tfs_grpc import parse
 
 SERVICE = protos.SERVICE
@@ -65,7 +70,8 @@ class KServe:
             rpc.version = served.number
             name, handle = kserve_signature(model, served, parameters)
             spec = (model, served.number, name)
-            return rpc.serve(handle, "kserve", body, spec, priority=priority, timeout_us=timeout_us)
+            users = kserve_user_inputs(parameters)
+            return rpc.serve(handle, "kserve", body, spec, priority=priority, timeout_us=timeout_us, users=users)
 
     def _hash(self, body: bytes, field: str) -> int | None:
         return self._native.field_hash("kserve", body, field)  # type: ignore[no-any-return]

@@ -17,12 +17,14 @@ import prometheus_client
 from prometheus_client import core
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from tfctr.serving.server import metrics_models
+from tfctr.serving.server import metrics_models, metrics_profiles
 from tfctr.version import TENSORFLOW_MINOR, __version__
 
 if TYPE_CHECKING:
+    from tfctr.serving.server.limits import Bodies
     from tfctr.serving.server.logs import RequestLog
     from tfctr.serving.server.metrics_models import Models
+    from tfctr.serving.server.profiles import Profiles
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -95,8 +97,10 @@ class Metrics:
         self.enabled = enabled
         self._models = models
         self._ready = ready
+        self._profiles: Profiles | None = None
         self._log = log
         self._clock = clock
+        self._bodies: Bodies | None = None
         self._cells: dict[tuple[Any, ...], Cell] = {}
         self._retired: dict[Key, Cell] = {}  # of versions that are gone, without their version, for TF Serving's names
         self._making = threading.Lock()
@@ -106,9 +110,9 @@ class Metrics:
         self._registry.register(self)  # type: ignore[arg-type]
         prometheus_client.ProcessCollector(registry=self._registry)
 
-    def watch(self, models: Models, ready: Callable[[], bool]) -> None:
-        """Says whose models these metrics are about, once there are some."""
-        self._models, self._ready = models, ready
+    def watch(self, models: Models, ready: Callable[[], bool], bodies: Bodies, profiles: Profiles) -> None:
+        """Says whose models, requests and profiles these metrics are about, once there are some."""
+        self._models, self._ready, self._bodies, self._profiles = models, ready, bodies, profiles
 
     def answered(
         self, transport: str, api: str, method: str, model: str, version: int | None, code: str, seconds: float
@@ -143,8 +147,17 @@ class Metrics:
             for reason, count in self._log.dropped.items():
                 dropped.add_metric([reason], count)
             yield dropped
+        yield from self._of_bodies()
         yield from self._family.collect(self._models)
+        yield from metrics_profiles.collect(self._profiles)
         yield from self._requests()
+
+    def _of_bodies(self) -> Iterator[core.Metric]:
+        held, refused = (0, 0) if self._bodies is None else (self._bodies.held, self._bodies.refused)
+        yield core.GaugeMetricFamily("tfctr_body_bytes", "Bytes of request bodies that are held now", value=held)
+        yield core.CounterMetricFamily(
+            "tfctr_bodies_refused", "Bodies refused as all of them would take too much memory", value=refused
+        )
 
     def _make(self, key: tuple[Any, ...]) -> Cell:
         transport, api, method, model, _, code = key

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfctr.serving.group_options import BatchingOptions, GroupOptions
 from tfctr.serving.server.config import ModelConfig, ServerConfig
-from tfctr.serving.versions import AVAILABLE, All, Latest, ModelSpec, Specific, Traffic
+from tfctr.serving.versions import AVAILABLE, LOADING, All, Latest, ModelSpec, Specific, Traffic
 
 
 def specs(config: ServerConfig) -> list[ModelSpec]:
@@ -57,6 +57,7 @@ def spec(model: ModelConfig, *, drain_seconds: float, metrics: bool = True, max_
         op_libraries=model.op_libraries,
         poll_seconds=model.poll_seconds,
         drain_seconds=drain_seconds,
+        accept_changed_inputs=model.accept_changed_inputs,
     )
 
 
@@ -65,8 +66,15 @@ def serves(status: Any) -> bool:
     return any(one.state == AVAILABLE for one in status.versions)
 
 
-def why_not(status: Any, path: str) -> str:
-    """Why a model has none."""
+def why_not(status: Any, path: str = "") -> str:
+    """Why a model has none. path: where it should be."""
     errors = [status.error] if status.error else []
+    errors += [f"version {one.number} is being loaded" for one in status.versions if one.state == LOADING]
     errors += [f"version {one.number}: {one.error}" for one in status.versions if one.error]
-    return f"model {status.name!r} ({path}) does not serve: {'; '.join(errors) or 'no version there'}"
+    where = f" ({path})" if path else ""
+    return f"model {status.name!r}{where} does not serve: {'; '.join(errors) or 'no version there'}"
+
+
+def not_ready(statuses: Iterable[Any]) -> str:
+    """Which models do not serve, and why; "" where all do."""
+    return "; ".join(why_not(one) for one in statuses if not serves(one))

@@ -91,7 +91,9 @@ class Server:
             library.load()
             library.load_op_libraries(config.op_libraries)
             self.context = self._make_context(auth)
+            self.context.profiles.start_configured()
             self.endpoints = self._start_fronts(where)
+            self.context.manager.start()  # the ports answer by now: alive, not ready
         except BaseException:
             self.stop()
             raise
@@ -153,6 +155,8 @@ class Server:
             clean = self._http.join(until)
         if grpc_stopped is not None:
             clean = grpc_stopped.wait(left() + 1) and clean
+        if self.context is not None:
+            self.context.profiles.close()
         if self._manager is not None:
             clean = self._close_models(self._manager, left()) and clean
         if self._admin is not None:
@@ -182,20 +186,21 @@ class Server:
 
         config = self.config
         if self._given is None:
-            self._manager = ModelManager(models.specs(config))
+            self._manager = ModelManager(models.specs(config), start=False)
         manager: Any = self._given or self._manager
         metrics = Metrics(enabled=config.metrics.enabled, log=self.log)
         context = ServerContext(
             manager=manager,
             metrics=metrics,
             log=self.log,
+            profile=config.profile,
             limits=config.limits,
             auth=auth,
             default_deadline_ms=config.server.default_deadline_ms,
             grpc_threads=config.server.grpc_threads,
             http_threads=config.server.http_threads,
         )
-        metrics.watch(manager, context.ready)
+        metrics.watch(manager, context.ready, context.bodies, context.profiles)
         return context
 
     def _start_fronts(self, where: PortsConfig) -> Endpoints:

@@ -298,6 +298,8 @@ class ServedModel:
         # A version that still settles, or that nothing is left of on disk, is no reason to unload the one that serves.
         if wanted and wanted <= set(self._routes.slots):
             self._retire(set(self._routes.slots) - wanted)
+        for record in self._records.values():
+            record.accepts = False  # who asked has been answered
 
     def _inspect(self) -> None:
         """Whether folders change. A rejected version may be tried again once its folder has changed and then stayed the
@@ -336,14 +338,11 @@ class ServedModel:
                 self._loader, folder, number, self._options, record.seen, lambda made: self._check(number, made, record)
             )
         except Exception as error:  # whatever a model does when it is loaded, the others serve on
-            record.error = " ".join(str(error).split()) or type(error).__name__
-            record.rejected = record.seen
-            record.state = spec.END if old is None else spec.AVAILABLE
+            record.refused(" ".join(str(error).split()) or type(error).__name__, serves=old is not None)
             self.failures += 1
             _log.warning("model %r: version %d was not loaded: %s", self.spec.name, number, record.error)
             return False
-        record.state, record.error, record.rejected = spec.AVAILABLE, "", None
-        record.loaded, record.loaded_at, record.served = record.seen, self._clock.time(), True
+        record.taken(self._clock.time())
         self._publish({**self._routes.slots, number: Slot(version)})
         _log.info("model %r: version %d is available", self.spec.name, number)
         if old is not None:
@@ -356,7 +355,7 @@ class ServedModel:
         """Raises where the version is to answer in place of one whose requests it does not take."""
         slots, default = self._routes.slots, self._routes.default
         if default is not None and self._default({*slots, number}) == number:
-            accept = self.spec.accept_changed_inputs or record.accepts
+            accept = self.spec.accept_changed_inputs or record.accepts or record.accepted == record.seen
             loading.check_requests(self.spec.name, number, version, slots[default].version, accept=accept)
 
     def _default(self, numbers: Collection[int]) -> int | None:

@@ -19,7 +19,8 @@ class Record:
       seen, still: its folder at the last look, and whether it was so at the look before.
       loaded, rejected: its folder when it was.
       served: whether it was ever loaded, by this process.
-      accepts: whether somebody said that it may take other inputs than the version before.
+      accepts: whether somebody asks for it now although it may take other inputs than the version before; accepted: its
+        folder when somebody did.
     """
 
     state: spec.State = spec.START
@@ -31,6 +32,18 @@ class Record:
     rejected: scan.Fingerprint | None = None
     served: bool = False
     accepts: bool = False
+    accepted: scan.Fingerprint | None = None
+
+    def taken(self, now: float) -> None:
+        """It was loaded, as its folder was at the last look."""
+        self.state, self.error, self.rejected = spec.AVAILABLE, "", None
+        self.loaded, self.loaded_at, self.served = self.seen, now, True
+        self.accepted, self.accepts = self.seen if self.accepts else self.accepted, False
+
+    def refused(self, why: str, serves: bool) -> None:
+        """It was not loaded; serves: what was loaded of it before serves on."""
+        self.error, self.rejected = why, self.seen
+        self.state, self.accepts = spec.AVAILABLE if serves else spec.END, False
 
     def told(self) -> dict[str, Any]:
         """What ``VersionStatus`` has of it."""
