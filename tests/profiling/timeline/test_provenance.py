@@ -69,17 +69,21 @@ def test_a_stock_graph() -> None:
 
 
 def test_a_packed_bundle() -> None:
-    unpack = node("serving_default__packed/unpack", "TfctrUnpack", "arena")
-    unpack.attr["emit"].list.i.extend([0, 2])
-    fused = node("serving_default__packed/a/tfctr/lookup_0", "TfctrFusedLookup", "store", "arena", mark="fuse_lookups")
-    fused.attr["spec"].s = SPEC
     scope = "serving_default__packed"
+    unpack = node(f"{scope}/unpack", "TfctrUnpack", "arena")
+    unpack.attr["emit"].list.i.extend([0, 2])
+    fused = node(
+        f"{scope}/a/tfctr/lookup_0", "TfctrFusedLookup", "store", "arena", f"{scope}/hash", mark="fuse_lookups"
+    )
+    fused.attr["spec"].s = SPEC
     found = tags(
         node("arena", "_Arg"),
         unpack,
         fused,
         node(f"{scope}/log", "Log", f"{scope}/unpack"),
         node(f"{scope}/length", "StringLength", f"{scope}/unpack:1"),
+        node(f"{scope}/hash", "StringToHashBucketFast", f"{scope}/unpack:1"),
+        node("store", "TfctrStore"),
         node(f"{scope}/concat", "ConcatV2", f"{scope}/log", f"{scope}/length"),
     )
     assert found[fused.name] == Tags(
@@ -88,6 +92,8 @@ def test_a_packed_bundle() -> None:
         rule="2 lookups in one op: dense, ragged mean",
         tables=("users", "words"),
     )
+    assert found["store"] == Tags(features=("user", "word"), tables=("users", "words"))
+    assert found[f"{scope}/hash"] == Tags(features=("word",), tables=("words",))  # before the lookup, of one feature
     assert found[unpack.name].pass_name == "pack_inputs"
     assert found[unpack.name].rule == "2 inputs out of the packed request"
     assert found[f"{scope}/log"].features == ("age",)

@@ -34,7 +34,7 @@ _RULES = {
 }
 _FUSED = "TfctrFusedLookup"
 _UNPACK = "TfctrUnpack"
-_MIX = "*"  # stands for "of several features"
+_Read = tuple[str, str]  # feature, table
 
 
 class Provenance:
@@ -63,58 +63,46 @@ class Provenance:
 
     def tags(self, graph: RunGraph) -> dict[str, Tags]:
         """Node -> its tags; nodes without any are left out."""
-        features, tables = self._lookup_parts(graph)
-        alone = self._alone(graph, features)
+        results = self._results(graph)
+        parts: dict[str, set[_Read]] = {}  # what is on the way to a lookup's result
+        edges = graph.edges()
+        for node, reads in results.items():
+            for part in _ancestors(node, edges):
+                parts.setdefault(part, set()).update(reads)
+        flowing = self._flow(graph, results)
         found = {}
         for name, node in graph.nodes.items():
+            features, tables = _of_lookups(parts.get(name, set()), flowing.get(name, frozenset()), name in results)
             pass_name, rule = _made_by(node)
-            mine = features.get(name) or alone.get(name, ())
-            tag = Tags(
-                features=tuple(sorted(mine)),
-                pass_name=pass_name,
-                rule=rule,
-                tables=tuple(sorted(tables.get(name, ()))),
-            )
+            tag = Tags(features=features, pass_name=pass_name, rule=rule, tables=tables)
             if tag != NO_TAGS:
                 found[name] = tag
         return found
 
-    def _lookup_parts(self, graph: RunGraph) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-        """Features and tables of every node on the way to the result of a lookup."""
-        features: dict[str, set[str]] = {}
-        tables: dict[str, set[str]] = {}
-        edges = graph.edges()
-        for node, names, read in self._results(graph):
-            for part in _ancestors(node, edges):
-                features.setdefault(part, set()).update(names)
-                tables.setdefault(part, set()).update(read)
-        return features, tables
-
-    def _results(self, graph: RunGraph) -> list[tuple[str, set[str], set[str]]]:
-        """(node with the result, features, tables) of each lookup of the graph that ran."""
+    def _results(self, graph: RunGraph) -> dict[str, set[_Read]]:
+        """Node with the result of lookups in the graph that ran -> (feature, table) of each of them."""
         at = self._by_plain_name(graph)
-        found: dict[str, tuple[set[str], set[str]]] = {}
+        found: dict[str, set[_Read]] = {}
         for entry in self._info["lookups"]:
-            feature = entry.get("feature") or entry["name"]
             table = entry.get("table_name") or self._tables.get(entry.get("table", -1)) or "table"
             names = [node_of(entry[key]) for key in ("output", "node") if entry.get(key)]
-            there = next((at[name] for name in names if name in at), ())
-            for node in there:
-                mine = found.setdefault(node, (set(), set()))
-                mine[0].add(feature)
-                mine[1].add(table)
+            for node in next((at[name] for name in names if name in at), ()):
+                found.setdefault(node, set()).add((entry.get("feature") or entry["name"], table))
         for name, node in graph.nodes.items():
             if node.op == _FUSED and name not in found:  # of a form that the manifest does not describe
-                names, read = self._of_spec(node)
-                found[name] = (names, read)
-        return [(node, *parts) for node, parts in found.items()]
+                found[name] = self._of_spec(node)
+        return found
 
-    def _of_spec(self, node: node_def_pb2.NodeDef) -> tuple[set[str], set[str]]:
-        lines = [words for words in _spec_lines(node) if words["kind"] == "lookup"]
+    def _of_spec(self, node: node_def_pb2.NodeDef) -> set[_Read]:
         known = set(self.feature_names)
-        names = {urllib.parse.unquote(words["name"]) for words in lines}
-        tables = {self._tables.get(int(words["table"]), f"table {words['table']}") for words in lines}
-        return {self._spec_feature(name, known) for name in names}, tables
+        return {
+            (
+                self._spec_feature(urllib.parse.unquote(words["name"]), known),
+                self._tables.get(int(words["table"]), f"table {words['table']}"),
+            )
+            for words in _spec_lines(node)
+            if words["kind"] == "lookup"
+        }
 
     def _spec_feature(self, name: str, known: set[str]) -> str:
         return name if name in known else self._feature_of.get(name, name)
@@ -131,38 +119,41 @@ class Provenance:
             name = name[match.end() :]
         return name
 
-    def _alone(self, graph: RunGraph, parts: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
-        """Nodes outside of lookups that depend on the inputs of one feature only."""
-        of: dict[str, str] = {}  # tensor or node -> its feature, _MIX for several
-        for name, stands_for in graph.fed.items():
-            if feature := self._feature_of.get(stands_for):
-                of[name] = feature
-        order = _topological(graph)
-        for name in order:
+    def _flow(self, graph: RunGraph, results: Mapping[str, set[_Read]]) -> dict[str, frozenset[str]]:
+        """Tensor ("node:1") or node -> the features whose inputs it depends on, as far as they are known one by one."""
+        of: dict[str, frozenset[str]] = {
+            name: frozenset((self._feature_of[stands_for],))
+            for name, stands_for in graph.fed.items()
+            if stands_for in self._feature_of
+        }
+        for name in _topological(graph):
             node = graph.nodes[name]
             if node.op == _UNPACK:
-                for port, number in enumerate(node.attr["emit"].list.i):
-                    of[f"{name}:{port}"] = self._input_features[number]
-                of[name] = _MIX
-                continue
-            if name in of:
-                continue
-            seen = {
-                found for tensor in node.input if not tensor.startswith("^") and (found := of.get(_source(tensor, of)))
-            }
-            if name in parts and len(parts[name]) > 1:
-                seen.add(_MIX)
-            if seen:
-                of[name] = seen.pop() if len(seen) == 1 else _MIX
-        found = {name: (feature,) for name, feature in of.items() if feature != _MIX and ":" not in name}
-        return found | {
-            name: tuple({of[f"{name}:{port}"]: None for port in range(len(node.attr["emit"].list.i))})
-            for name, node in graph.nodes.items()
-            if node.op == _UNPACK and f"{name}:0" in of
-        }
+                emitted = [self._input_features[number] for number in node.attr["emit"].list.i]
+                of |= {f"{name}:{port}": frozenset((feature,)) for port, feature in enumerate(emitted)}
+                of[name] = frozenset(emitted)
+            elif name in results:
+                of[name] = frozenset(feature for feature, _ in results[name])
+            elif name not in of:
+                data = [of.get(_source(i, of)) for i in node.input if not i.startswith("^")]
+                of[name] = frozenset().union(*filter(None, data))
+        return of
 
 
-def _source(tensor: str, known: Mapping[str, str]) -> str:
+def _of_lookups(reads: set[_Read], flowing: frozenset[str], result: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(features, tables) of a node. reads: of the lookups on whose way it lies; result: it is the end of this way.
+
+    Before the result a node works for the features that it depends on; the read of a table, which depends on none, for
+    all. Outside of lookups only one feature means something: more have met in the dense part.
+    """
+    if not reads:
+        return (tuple(flowing) if len(flowing) == 1 else ()), ()
+    features = {feature for feature, _ in reads} if result or not flowing else set(flowing)
+    tables = {table for feature, table in reads if feature in features} or {table for _, table in reads}
+    return tuple(sorted(features)), tuple(sorted(tables))
+
+
+def _source(tensor: str, known: Mapping[str, object]) -> str:
     """The key of a data input in ``known``: of the port where its op has features by port, else of the op."""
     port = tensor if ":" in tensor else f"{tensor}:0"
     return port if port in known else node_of(tensor)
