@@ -74,10 +74,23 @@ def test_inputs_that_a_request_names(tmp_path, packed, split):
         handle = group.version.signature(NAME)
         names = [one["name"] for one in FEATURES if one["name"] != "item"]
         assert_same(handle.predict(given, call(user_inputs=names))[0], want)
+        assert_same(group.predict(given, user_inputs=names), want)
+        assert_same(group.predict_async(given, user_inputs=names).result(), want)
         with pytest.raises(InputError):
             handle.predict(given, call(user_inputs=names[1:]))
         with pytest.raises(InputError, match="there is no input 'row_to_user'|row_to_user"):
             handle.predict(given, call(user_inputs=["row_to_user"]))
+
+
+def test_a_session_takes_names_too(session):
+    given = request(5, 1)
+    users = repeated(given, np.zeros(5, np.int64)) | {"item": given["item"][:1]}
+    want = session.predict(users | {"item": np.repeat(given["item"][:1], 5, 0)})
+    for names in ("item", ["item", "age"]):
+        assert_same(session.predict(users, user_inputs=names), want)
+    assert_same(session.predict_async(users, user_inputs=["item"]).result(), want)
+    with pytest.raises(InputError, match="there is no input 'itme'; did you mean 'item'"):
+        session.predict(users, user_inputs=["itme"])
 
 
 def test_describe_tells_what_ran(session):

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfctr.core import library
 from tfctr.errors import InputError, UnavailableError
 from tfctr.serving.group_options import BatchingOptions, GroupOptions
 from tfctr.serving.signature_handle import SignatureHandle
 from tfctr.serving.version import ServedVersion, load_version
+
+if TYPE_CHECKING:
+    from tfctr.serving.profiles.group_profile import GroupProfile
 
 __all__ = ["BatchingOptions", "GroupOptions", "SessionGroup", "deadline_ns", "predict_async"]
 
@@ -44,14 +48,22 @@ class SessionGroup:
         folder = Path(path)
         number = int(folder.name) if folder.name.isdecimal() else 1
         self._version = load_version(folder, number, options or GroupOptions())
+        self._profiling = threading.Lock()
+        self._profile: GroupProfile | None = None
 
     def predict(
-        self, inputs: Mapping[str, Any], *, signature: str = DEFAULT_SIGNATURE, deadline_ms: float | None = None
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        signature: str = DEFAULT_SIGNATURE,
+        deadline_ms: float | None = None,
+        user_inputs: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Runs a request and waits for it; inputs and outputs as of ``ServingSession.predict``.
 
         Args:
           deadline_ms: milliseconds from now after which nobody wants the answer.
+          user_inputs: as ``ServingSession.predict``.
 
         Raises:
           InputError: as ``ServingSession.predict``.
@@ -60,14 +72,19 @@ class SessionGroup:
           NotFoundError: no such signature.
           UnavailableError: the group is closed.
         """
-        outputs, _ = self._signature(signature).predict(inputs, call_until(deadline_ms))
+        outputs, _ = self._signature(signature).predict(inputs, call_until(deadline_ms, user_inputs))
         return outputs
 
     def predict_async(
-        self, inputs: Mapping[str, Any], *, signature: str = DEFAULT_SIGNATURE, deadline_ms: float | None = None
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        signature: str = DEFAULT_SIGNATURE,
+        deadline_ms: float | None = None,
+        user_inputs: Sequence[str] = (),
     ) -> Future[dict[str, Any]]:
         """As :meth:`predict`, without waiting; ``cancel()`` of the future gives the request up."""
-        return predict_async(self._signature(signature), inputs, deadline_ms)
+        return predict_async(self._signature(signature), inputs, deadline_ms, user_inputs)
 
     @property
     def version(self) -> ServedVersion:
@@ -82,8 +99,36 @@ class SessionGroup:
         """See ``ServedVersion.describe``."""
         return self._version.describe()
 
+    def profile(
+        self, every: int | None = None, *, folder: str | os.PathLike[str] | None = None, max_mb: float = 100.0
+    ) -> dict[str, Any]:
+        """Traces one request in ``every`` from now on, 0: none; without arguments, only tells what is on.
+
+        Args:
+          folder: of the traces and the page of the latest; None: a temporary one.
+          max_mb: megabytes that they may take; the oldest go.
+
+        Returns:
+          ``every``, ``folder``, ``files``, ``bytes``, counts of traces, ``error``: docs/profiling.md.
+
+        Raises:
+          UsageError: a setting that can't be; the folder can't be written to.
+        """
+        with self._profiling:
+            if self._profile is None:
+                from tfctr.serving.profiles.group_profile import GroupProfile
+
+                self._profile = GroupProfile(self._version)
+        if every is not None:
+            if self._version.closed:
+                raise UnavailableError(f"{self._version.folder}: this SessionGroup is closed")
+            self._profile.set(every, folder, max_mb)
+        return self._profile.describe()
+
     def close(self, drain_s: float = 30.0) -> bool:
         """No new requests; waits at most ``drain_s`` for those inside. Whether all had been answered."""
+        if self._profile is not None:
+            self._profile.close()
         return self._version.close(drain_s)
 
     def _signature(self, name: str) -> SignatureHandle:
@@ -109,16 +154,17 @@ def deadline_ns(deadline_ms: float | None) -> int:
     return time.monotonic_ns() + int(deadline_ms * 1e6)
 
 
-def call_until(deadline_ms: float | None) -> Any:
-    """A native call with this deadline."""
-    return library.native().Call(deadline_ns=deadline_ns(deadline_ms))
+def call_until(deadline_ms: float | None, user_inputs: Sequence[str] = ()) -> Any:
+    """A native call with this deadline, whose ``user_inputs`` have one row."""
+    names = [user_inputs] if isinstance(user_inputs, str) else list(user_inputs)
+    return library.native().Call(deadline_ns=deadline_ns(deadline_ms), user_inputs=names)
 
 
 def predict_async(
-    handle: SignatureHandle, inputs: Mapping[str, Any], deadline_ms: float | None
+    handle: SignatureHandle, inputs: Mapping[str, Any], deadline_ms: float | None, user_inputs: Sequence[str] = ()
 ) -> Future[dict[str, Any]]:
     """A future of the outputs."""
-    call = call_until(deadline_ms)
+    call = call_until(deadline_ms, user_inputs)
     future = _Future(call)
 
     def done(outputs: dict[str, Any] | None, error: BaseException | None, _: Any) -> None:

@@ -122,7 +122,9 @@ class ServingSession:
         self._changing = threading.Lock()  # one change of the version at a time; requests never take it
         self._earlier: Counter[str] = Counter()  # requests of models that are not loaded any more
 
-    def predict(self, inputs: Mapping[str, Any], deadline_ms: float | None = None) -> dict[str, Any]:
+    def predict(
+        self, inputs: Mapping[str, Any], deadline_ms: float | None = None, *, user_inputs: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """Runs the signature.
 
         Args:
@@ -134,6 +136,8 @@ class ServingSession:
             U rows, one per user, with the input :attr:`row_to_user` (int64 [B], values in [0, U)) to say which user
             each row belongs to.
           deadline_ms: milliseconds from now after which nobody wants the answer: the call returns then, whatever runs.
+          user_inputs: features and inputs that have one row in this request, beside those of :attr:`user_features`; it
+            is repeated for all rows of the others.
 
         Returns:
           Output name -> np.ndarray (object arrays of bytes for strings), tf.compat.v1.SparseTensorValue or
@@ -148,16 +152,18 @@ class ServingSession:
         """
         request = as_dict(inputs)
         loaded = self._open()
-        if deadline_ms is not None or self._group is not None:
-            return self._queued(lambda handle: handle.predict(request, call_until(deadline_ms))[0])
+        if deadline_ms is not None or self._group is not None or user_inputs:
+            return self._queued(lambda handle: handle.predict(request, call_until(deadline_ms, user_inputs))[0])
         outputs: dict[str, Any] = loaded.predictor.predict(request)
         return outputs if loaded.prepared.dense_only else feature_map.assemble(loaded.prepared.outputs, outputs)
 
-    def predict_async(self, inputs: Mapping[str, Any], deadline_ms: float | None = None) -> Future[dict[str, Any]]:
+    def predict_async(
+        self, inputs: Mapping[str, Any], deadline_ms: float | None = None, *, user_inputs: Sequence[str] = ()
+    ) -> Future[dict[str, Any]]:
         """As :meth:`predict`, without waiting: a future of the outputs. Cancelling it takes the request out of the
         queue. What is wrong with the inputs themselves is raised here."""
         request = as_dict(inputs)
-        return self._queued(lambda handle: predict_async(handle, request, deadline_ms))
+        return self._queued(lambda handle: predict_async(handle, request, deadline_ms, user_inputs))
 
     def _queued(self, run: Callable[[SignatureHandle], _T]) -> _T:
         while True:
