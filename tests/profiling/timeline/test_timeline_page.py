@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html.parser
 import json
 import os
@@ -79,6 +80,14 @@ def test_the_page_says_what_was_slow_and_what_changed() -> None:
     assert "in group 1" in said
     assert "fuse_lookups, rule 2 lookups" in said
     assert "1 stretch" in said and "300 ns" in said  # spread, critical path
+
+
+def test_a_busy_machine_is_named() -> None:
+    busy = dataclasses.replace(made.stock(), untraced_ns=(300,))
+    told = summary(made.bundle(), busy)["warnings"]
+    assert len(told) == 1 and "Recorded steps of stock TensorFlow took 1.00 µs" in told[0]
+    assert "kept this machine busy" in parsed(render_page(made.bundle(), busy)).said
+    assert summary(made.bundle(), made.stock())["warnings"] == []
 
 
 def test_the_page_needs_nothing_else() -> None:

@@ -58,6 +58,7 @@ def render_page(timeline: Timeline, baseline: Timeline | None = None) -> str:
         a=facts.a,
         b=facts.baseline,
         named=named,
+        warnings=_warnings(facts),
         slow=story.what_was_slow(facts.baseline or facts.a, facts.names[0]),
         changed=story.what_changed(facts.baseline, facts.a, facts.names[1]),
         dominates=story.dominates(facts.a),
@@ -93,10 +94,16 @@ def summary(timeline: Timeline, baseline: Timeline | None = None) -> dict[str, A
         "slow": story.what_was_slow(facts.baseline or facts.a, facts.names[0]),
         "changed": story.what_changed(facts.baseline, facts.a, facts.names[1]),
         "dominates": story.dominates(facts.a),
+        "warnings": _warnings(facts),
         "profile": _figures(facts.a),
         "baseline": _figures(facts.baseline) if facts.baseline else None,
         "advice": [dataclasses.asdict(one) for one in advice.advise(facts)],
     }
+
+
+def _warnings(facts: advice.Facts) -> list[str]:
+    both = zip((facts.baseline, facts.a), facts.names, strict=True)
+    return [text for a, name in both if a is not None for text in story.warnings(a, name)]
 
 
 def _figures(a: Analysis) -> dict[str, Any]:

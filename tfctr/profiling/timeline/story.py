@@ -60,6 +60,18 @@ def what_changed(before: Analysis | None, after: Analysis, name: str) -> str:
     return ": ".join([*told, "; ".join([one for one in changes if one])]) + "."
 
 
+def warnings(a: Analysis, name: str) -> list[str]:
+    """What makes the numbers of a recording doubtful."""
+    cost = a.recording_cost
+    if cost is None or -0.4 < cost < 1:
+        return []
+    return [
+        f"Recorded steps of {name} took {time_words(a.step_ns)}, the same calls with nothing recording "
+        f"{time_words(a.call_ns)}. Recording alone costs less than that: something else kept this machine busy. Shares "
+        "may be wrong; record again when it is idle."
+    ]
+
+
 def _ops_change(before: Analysis, after: Analysis) -> str:
     return f"{plural(after.ops, 'operation')} run instead of {number_words(before.ops)}"
 
