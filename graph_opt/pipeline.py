@@ -27,6 +27,7 @@ from graph_opt.passes.prune_training import prune_training
 from graph_opt.passes.split_user_item import split_user_item
 from graph_opt.report import Pass, PassReport
 from graph_opt.verify import verify
+from tfctr.bundle.naming import RULE_ATTR
 from tfctr.errors import StrictRefusal, TfctrError, UsageError
 
 REFERENCE_PASSES = (
@@ -168,6 +169,7 @@ def run_pass(item: GraphItem, one: Pass, options: ConvertOptions) -> PassReport:
         outcome = one.run(item, options)
         if options.verify_passes:
             verify(item)
+        _mark_new(item, saved, one.name)
     except Exception as error:  # of any kind: the pass is undone and reported, the model is converted without it
         if not one.can_disable or _is_users(error):
             raise
@@ -197,6 +199,24 @@ def run_pass(item: GraphItem, one: Pass, options: ConvertOptions) -> PassReport:
         nodes_after=len(item.graph_def.node),
         elapsed_ms=_ms(start),
     )
+
+
+def _mark_new(item: GraphItem, saved: GraphItem, name: str) -> None:
+    """Leaves the pass's name on the nodes that it made, unless it did so itself. Copies of the model's own nodes in
+    other forms of a signature (``scope/NODE``) are still the model's.
+    """
+    before = {node.name: node.op for node in saved.graph_def.node}
+    for node in item.graph_def.node:
+        if node.name not in before and RULE_ATTR not in node.attr and not _is_copy(node.name, node.op, before):
+            node.attr[RULE_ATTR].s = name.encode()
+
+
+def _is_copy(name: str, op: str, before: dict[str, str]) -> bool:
+    while "/" in name:
+        name = name.partition("/")[2]
+        if before.get(name) == op:
+            return True
+    return False
 
 
 def _is_users(error: Exception) -> bool:

@@ -16,8 +16,8 @@ from graph_opt.lookup_spec import CopySpec, LookupSpec, OutputSpec, Placement
 from graph_opt.recognise.facts import Facts
 from graph_opt.store_files import store_node
 from graph_opt.view import GraphView, canonical, node_of, port_of
+from tfctr.bundle.naming import RULE_ATTR
 
-RULE_ATTR = "_tfctr_rule"
 RULE = b"fuse_lookups"
 EMPTY_PREFIX = "tfctr/"
 

@@ -11,8 +11,8 @@ from graph_opt.item import GraphItem
 from graph_opt.placement.devices import DeviceMap, canonical_device, runs_on
 from graph_opt.placement.sides import DENSE, SPARSE, Sides, forms
 from graph_opt.view import GraphView, canonical, is_control, node_of, port_of
+from tfctr.bundle.naming import RULE_ATTR
 
-RULE_ATTR = "_tfctr_rule"
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 

@@ -16,8 +16,8 @@ from tensorflow.core.framework import node_def_pb2
 
 from graph_opt.store_files import constant_node
 from graph_opt.view import GraphView, canonical
+from tfctr.bundle.naming import RULE_ATTR
 
-RULE_ATTR = "_tfctr_rule"
 WORD = 4
 PACKABLE = frozenset(
     {

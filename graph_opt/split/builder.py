@@ -13,6 +13,7 @@ from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 from graph_opt.store_files import constant_node
 from graph_opt.verify import output_dtypes
 from graph_opt.view import GraphView, canonical, port_of, short
+from tfctr.bundle.naming import RULE_ATTR
 
 _INT32 = tf.int32.as_datatype_enum
 _INT64 = tf.int64.as_datatype_enum
@@ -27,6 +28,7 @@ class Builder:
         self.view = view
         self.prefix = prefix
         self.custom = custom
+        self.rule = ""  # at work: marks what it adds
         self._constants: dict[tuple[bytes, str, tuple[int, ...]], str] = {}
 
     def dtype(self, tensor: str) -> int:
@@ -38,6 +40,7 @@ class Builder:
         made = node_def_pb2.NodeDef()
         made.CopyFrom(node)
         made.name = self.view.unique_name(f"{self.prefix}{world}/{node.name}")
+        made.attr[RULE_ATTR].s = f"split_user_item:on {world} rows".encode()
         del made.input[:]
         made.input.extend([short(canonical(i)) for i in inputs] + [f"^{c}" for c in controls])
         return self.view.add(made).name
@@ -47,6 +50,7 @@ class Builder:
         base = f"{self.prefix}{name or op.lower()}"
         made = node_def_pb2.NodeDef(name=self.view.unique_name(base), op=op)
         made.input.extend(short(canonical(i)) for i in inputs)
+        made.attr[RULE_ATTR].s = f"split_user_item:{self.rule or 'joins the sides'}".encode()
         for key, value in attrs.items():
             _set(made.attr[key], value)
         return canonical(self.view.add(made).name)

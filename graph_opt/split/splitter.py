@@ -161,10 +161,13 @@ class Splitter:
         return [user_view(f"{name}:{port}", past) for port in range(ports)]
 
     def _by_rule(self, site: SplitSite) -> list[View] | None:
+        self.build.rule = f"{site.node.op} in two parts"
         try:
             found = RULES[site.node.op](site)
         except CannotTell:
             return None
+        finally:
+            self.build.rule = ""
         return None if found is None else [found] if isinstance(found, View) else list(found)
 
     def _lookups(self, site: SplitSite) -> list[View]:

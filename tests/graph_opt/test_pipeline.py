@@ -7,6 +7,7 @@ from graph_opt.item import GraphItem
 from graph_opt.options import ConvertOptions
 from graph_opt.report import Pass, PassOutcome, Refused
 from tests.graph_opt.test_verify import item
+from tfctr.bundle.naming import RULE_ATTR
 from tfctr.errors import StrictRefusal, UsageError
 
 
@@ -56,6 +57,26 @@ def test_strict_raises_for_a_failed_proof_only() -> None:
 def test_a_pass_that_a_bundle_needs_is_not_forgiven() -> None:
     with pytest.raises(RuntimeError, match="boom"):
         pipeline.run_passes(item(), [one(explode, can_disable=False)], ConvertOptions())
+
+
+def test_nodes_say_which_pass_made_them() -> None:
+    """Unless the pass has said it better; a copy of the model's own node in another form stays the model's."""
+
+    def add(whole: GraphItem, options: ConvertOptions) -> PassOutcome:
+        model = whole.graph_def.node[0]
+        whole.graph_def.node.add(name="made", op="NoOp")
+        whole.graph_def.node.add(name="by_rule", op="NoOp").attr[RULE_ATTR].s = b"it:a rule"
+        copy = whole.graph_def.node.add()
+        copy.CopyFrom(model)
+        copy.name = f"form/side/{model.name}"
+        return PassOutcome(fired=3)
+
+    whole = item()
+    model = whole.graph_def.node[0].name
+    pipeline.run_passes(whole, [one(add)], ConvertOptions())
+    marks = {n.name: n.attr[RULE_ATTR].s for n in whole.graph_def.node if RULE_ATTR in n.attr}
+    assert marks == {"made": b"it", "by_rule": b"it:a rule"}
+    assert f"form/side/{model}" in {n.name for n in whole.graph_def.node}
 
 
 def test_disabled_passes_do_not_run() -> None:
