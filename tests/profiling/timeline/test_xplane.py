@@ -15,7 +15,8 @@ from tfctr.profiling.timeline.xplane import STEP, Profiler, read_steps
 def plane(space: xplane_pb2.XSpace, name: str) -> xplane_pb2.XPlane:
     made = space.planes.add(name=name)
     made.stat_metadata[1].name = "id"
-    made.stat_metadata[2].name = "tf_op"
+    for number, text in enumerate(("tf_op", "name", "kernel_type", "recv/_1"), 2):
+        made.stat_metadata[number].name = text
     return made
 
 
@@ -28,6 +29,9 @@ def line(
         key = next((k for k, m in made.event_metadata.items() if m.name == what), len(made.event_metadata) + 1)
         made.event_metadata[key].name = what
         event = added.events.add(metadata_id=key, offset_ps=start * 1000, duration_ps=duration * 1000)
+        if what.endswith("ProcessAsync::Start"):
+            event.stats.add(metadata_id=3, ref_value=5)
+            event.stats.add(metadata_id=4, str_value="_Recv")
         stat = ids.get(what.replace("::", "__"))
         if isinstance(stat, str):
             event.stats.add(metadata_id=2, str_value=stat)
@@ -51,6 +55,7 @@ def two_runs() -> xplane_pb2.XSpace:
         ("b:PartitionedCall", 30, 15),
         ("b/inner:Mul", 31, 4),
         ("not an op", 22, 1),
+        ("ExecutorState::ProcessAsync::Start", 46, 2),
         ExecutorState__Process=7,
     )
     line(host, 301, "tf_Compute", ("ExecutorState::Process", 20, 30), ("c:Add", 25, 5), ExecutorState__Process=8)
@@ -67,6 +72,7 @@ def test_ops_of_other_runs_stay_out() -> None:
         ("a/MatMul", "MatMul", 1021, 5, (300, "tf_Compute")),
         ("b", "PartitionedCall", 1030, 15, (300, "tf_Compute")),
         ("b/inner", "Mul", 1031, 4, (300, "tf_Compute")),
+        ("recv/_1", "_Recv", 1046, 2, (300, "tf_Compute")),
     ]
     assert (step.span.start, step.span.end) == (1000, 1100)
     assert [(run.start, run.end) for run in step.runs] == [(1010, 1090)]

@@ -13,8 +13,8 @@ from tfctr.profiling.timeline.events import Event, Lane, Timeline
 ENGINE_OP = "TfctrDenseEngine"
 VARIABLE = "TFCTR_ENGINE_LAYERS"  # read when an engine is opened
 NOTE = (
-    "layers of the engine: of one call of its own with the same inputs; the engine tells how long each took, not when, "
-    "so they are drawn one behind the other in the step of median duration"
+    "layers of the engine: of one call of its own with the same inputs (of the last piece, where the engine cuts the "
+    "batch); the engine tells how long each took, not when, so they are drawn one behind the other in the median step"
 )
 
 
