@@ -206,6 +206,11 @@ def _write(args: argparse.Namespace, out: Path, recordings: Sequence[Recording])
         return
     _print(recordings)
     console = common.results()
+    for head, text in (("What was slow", told["slow"]), ("What changed", told["changed"] if other else "")):
+        if text:
+            console.print(f"{head}: {text}", markup=False)
+    for text in told["warnings"]:
+        console.print(text, markup=False)
     console.print(f"look at {out / folder.PAGE}; open {out / folder.TRACE} in ui.perfetto.dev", markup=False)
 
 
