@@ -11,6 +11,8 @@ from tfctr.cli import admin, serve
 from tfctr.cli.main import build_parser, main
 from tfctr.errors import UsageError
 
+ACCEPT = "--accept-changed-inputs"
+
 
 def checked(capsys, *argv) -> dict:
     assert main(["serve", *map(str, argv), "--check-config"]) == 0, capsys.readouterr().err
@@ -33,7 +35,7 @@ def test_every_option_reaches_the_configuration(capsys, folder, tmp_path):
     made = checked(
         capsys, folder, "--name", "r2", "--executors", 3, "--intra-op-threads", 2, "--routing", "round_robin",
         "--queue-limit", 9, "--max-batch-rows", 64, "--max-delay-us", 100, "--engine", "openvino", "--no-fallback",
-        "--poll-seconds", 0.5, "--op-library", "a.so", "--host", "::1", "--grpc-port", 1, "--http-port", "off",
+        "--poll-seconds", 0.5, ACCEPT, "--op-library", "a.so", "--host", "::1", "--grpc-port", 1, "--http-port", "off",
         "--admin-port", 0, "--admin-host", "127.0.0.2", "--tls-certificate", "c", "--tls-key", "k",
         "--tls-client-ca", "ca", "--token-file", "t", "--admin-token-file", "at", "--default-deadline-ms", 50,
         "--max-body-bytes", 4096, "--max-total-body-bytes", 8192, "--max-rows", 10, "--max-concurrent", 11,
@@ -43,6 +45,7 @@ def test_every_option_reaches_the_configuration(capsys, folder, tmp_path):
     )  # fmt: skip
     (model,) = made.pop("models")
     assert model["name"] == "r2" and model["path"] == str(folder) and model["poll_seconds"] == 0.5
+    assert model["accept_changed_inputs"] is True
     assert model["group"] == {
         "executors": 3, "intra_op_threads": 2, "cpu_sets": [], "routing": "round_robin", "queue_limit": 9,
         "engine": "openvino", "fallback": False, "table_memory": None,
@@ -66,7 +69,7 @@ def test_the_defaults_are_loopback_and_tf_servings_ports(capsys, folder):
     assert (server["host"], server["admin_host"]) == ("127.0.0.1", "127.0.0.1")
     assert (server["grpc_port"], server["http_port"], server["admin_port"]) == (8500, 8501, 8502)
     assert made["models"][0]["name"] == "ranker" and made["models"][0]["batching"] is None
-    assert made["models"][0]["versions"] == {"latest": 1}
+    assert made["models"][0]["versions"] == {"latest": 1} and not made["models"][0]["accept_changed_inputs"]
 
 
 def test_tf_servings_spelling_is_taken(capsys, folder, tmp_path):
@@ -156,11 +159,11 @@ def admin_args(*words: str) -> argparse.Namespace:
         (["load", "m", "7"], "/v1/models/m:load", {"version": 7}),
         (["load", "m"], "/v1/models/m:load", {}),
         (
-            ["load", "m", "7", "--accept-changed-inputs"],
+            ["load", "m", "7", ACCEPT],
             "/v1/models/m:load",
             {"version": 7, "accept_changed_inputs": True},
         ),
-        (["reload", "m", "--accept-changed-inputs"], "/v1/models/m:reload", {"accept_changed_inputs": True}),
+        (["reload", "m", ACCEPT], "/v1/models/m:reload", {"accept_changed_inputs": True}),
         (["rollback", "m"], "/v1/models/m:rollback", {}),
         (["profile", "m", "--every", "1000"], "/v1/models/m:profile", {"every": 1000}),
         (
@@ -195,7 +198,7 @@ def test_admin_words_to_requests(words, path, body):
         (["profile", "m", "--every", "0"], "expected 1 or more"),
         (["profile", "--off"], "expected a model"),
         (["load", "m", "--every", "5"], "takes none of the options of profile"),
-        (["unload", "m", "--accept-changed-inputs"], "--accept-changed-inputs goes with load and reload"),
+        (["unload", "m", ACCEPT], "--accept-changed-inputs goes with load and reload"),
         (["status", "--url", "ftp://x"], "expected http://"),
         (["status", "--token-file", "no"], "no: token file can't be read"),
         (["status", "--url", "https://127.0.0.1:1", "--ca", "no.pem"], "no.pem"),

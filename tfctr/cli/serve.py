@@ -96,6 +96,11 @@ def _add_models(group: Any) -> None:
         help="how often folders are looked at for new versions (default: 2; 0: never)",
     )
     add(
+        "--accept-changed-inputs",
+        action="store_true",
+        help="a version takes over although it does not take the requests of the one before (default: it is rejected)",
+    )
+    add(
         "--op-library",
         action="append",
         default=[],
@@ -224,6 +229,7 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
             "max_mb": args.profile_max_mb,
         },
         "poll_seconds": args.poll_seconds,
+        "accept_changed_inputs": True if args.accept_changed_inputs else None,
     }
     given = {key: _given(value) for key, value in made.items()}
     given = {key: value for key, value in given.items() if value not in ({}, None)}

@@ -4,6 +4,7 @@ import pytest
 
 from tests.serving.versions.fakes import FakeLoader, answer, errors, manager, states, write
 from tfctr.errors import NotFoundError, TfctrError, UnavailableError
+from tfctr.serving.server.tfs_metadata import version_status
 from tfctr.serving.versions import Specific, Traffic
 
 
@@ -81,6 +82,8 @@ def test_labels_go_with_an_unloaded_version_and_come_back_with_it(base):
     assert told.labels == {"canary": 3} and told.labels_unloaded == {"stable": 1}
     with pytest.raises(UnavailableError, match="label 'stable' stands for version 1, which was unloaded by hand"):
         made.acquire("m", label="stable")
+    with pytest.raises(UnavailableError, match="label 'stable' stands for version 1, which was unloaded by hand"):
+        version_status(made, "m", None, "stable")
     made.poll()
     assert states(made)[1] == "END"
     told = made.load("m", 1)

@@ -239,6 +239,7 @@ def _model(entry: Mapping[str, Any], defaults: Mapping[str, Any], forced: Mappin
         batching = forced["batching"] if forced["batching"] is None else {**(batching or {}), **forced["batching"]}
     group = {**defaults.get("group", {}), **entry.get("group", {}), **forced.get("group", {})}
     traffic = entry.get("traffic")
+    accepts = defaults.get("accept_changed_inputs", False)
     return ModelConfig(
         name=entry.get("name", name),
         path=base,
@@ -249,7 +250,7 @@ def _model(entry: Mapping[str, Any], defaults: Mapping[str, Any], forced: Mappin
         batching=None if batching is None else BatchingConfig(**batching),
         op_libraries=tuple(entry.get("op_libraries", ())),
         poll_seconds=forced.get("poll_seconds", entry.get("poll_seconds", _poll_seconds(defaults))),
-        accept_changed_inputs=entry.get("accept_changed_inputs", defaults.get("accept_changed_inputs", False)),
+        accept_changed_inputs=forced.get("accept_changed_inputs", entry.get("accept_changed_inputs", accepts)),
     )
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import get_model_status_pb2
 
-from tfctr.errors import NotFoundError
+from tfctr.errors import NotFoundError, UnavailableError
 from tfctr.serving.server.kserve_models import output_tensors
 
 _OK, _UNKNOWN = 0, 2
@@ -55,12 +55,18 @@ class StatusEntry:
 def version_status(manager: Any, model: str, version: int | None, label: str | None) -> list[StatusEntry]:
     """The versions of a model, newest first, or the one asked for.
 
-    NotFoundError: no such model, version or label.
+    NotFoundError: no such model, version or label. UnavailableError: the label's version was unloaded by hand.
     """
     (status,) = manager.status(model, describe=False)
     if label is not None:
+        there = ", ".join(sorted(status.labels)) or "none"
+        if label in status.labels_unloaded:
+            number = status.labels_unloaded[label]
+            raise UnavailableError(
+                f"model {model!r}: label {label!r} stands for version {number}, which was unloaded by hand; there is: "
+                f"{there}"
+            )
         if label not in status.labels:
-            there = ", ".join(sorted(status.labels)) or "none"
             raise NotFoundError(f"model {model!r}: no label {label!r}; there is: {there}")
         version = status.labels[label]
     found = [one for one in status.versions if version is None or one.number == version]
