@@ -246,7 +246,7 @@ def _gather(site: Site) -> Kind:
         site.require(axis == 0 and batch_dims == 0, "it gathers on another axis than the table's rows")
         if indices.name == "values":
             return Kind("values", sources=indices.sources, feature=indices.feature)
-        tail = site.facts.shape(site.names[0])
+        tail = _table_shape(site)
         site.require(tail is not None, "the rank of the table is not known")
         dims = (indices.dims or ()) + of_tensor(site.names[0], tail or [])[1:]
         return site.made(dims=dims, like=indices)
@@ -259,6 +259,17 @@ def _gather(site: Site) -> Kind:
     else:
         site.require(batch_dims % rank >= 1 and site.row(1).dims is not None, "it picks rows of the batch")
     return site.made(like=x)
+
+
+def _table_shape(site: Site) -> list[int | None] | None:
+    """Of the tensor that is gathered from; of a variable's handle (itself a scalar) what its node says."""
+    if site.node.op == "GatherV2":
+        return site.facts.shape(site.names[0])
+    handle = site.facts.view.producer(site.names[0])
+    shape = handle.attr["shape"].shape
+    if handle.op != "VarHandleOp" or shape.unknown_rank:
+        return None
+    return [None if dim.size < 0 else dim.size for dim in shape.dim]
 
 
 @rule("TfctrHashLookup")

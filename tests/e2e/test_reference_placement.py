@@ -232,3 +232,16 @@ def test_a_model_without_embeddings_converts_and_serves(dense: str, tmp_path: Pa
         (name,) = [i.name for i in session.inputs]
         for key, value in stock.predict({name: x}).items():
             np.testing.assert_allclose(session.predict({name: x})[key], value, 1e-5, 1e-6)
+
+
+def test_variables_that_stay_are_placed_too(models: dict[str, Path], tmp_path: Path) -> None:
+    """Without prune_training every variable counts as written; the shape of a handle is not that of its rows."""
+    disable = ("prune_training", "fuse_lookups")
+    report = tfctr.convert(models["deepfm"], tmp_path / "two", device_map=TWO_CPUS, disable=disable, strict=True)
+    assert report.manifest["mutable_state"]
+    request = requests("deepfm", 9, 4, vocabulary=VOCABULARY)
+    with (
+        contextlib.closing(Loaded(models["deepfm"], plain=True)) as before,
+        contextlib.closing(Loaded(tmp_path / "two", plain=True)) as after,
+    ):
+        assert_alike(after.run(SIGNATURE, request)[0], before.run(SIGNATURE, request)[0], after)
