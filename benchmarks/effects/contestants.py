@@ -65,8 +65,7 @@ class Builds:
         return made
 
     def _stock(self) -> Made:
-        data = self.model.glob("variables/variables.data*")
-        return Made(path=self.model, table_bytes=sum(file.stat().st_size for file in data), passes={})
+        return Made(path=self.model, table_bytes=_variable_bytes(self.model), passes={})
 
     def _convert(self, build: Build) -> Made:
         import tfctr
@@ -79,8 +78,12 @@ class Builds:
         failed = [entry for entry in passes.values() if entry["status"] == "failed"]
         if failed:
             raise RuntimeError(f"the pass {failed[0]['name']} failed: {failed[0]['error']}")
-        size = sum(file["bytes"] for file in manifest["store"]["files"])
+        size = sum(file["bytes"] for file in manifest["store"]["files"]) + _variable_bytes(report.path)
         return Made(path=report.path, table_bytes=size, passes=passes)
+
+
+def _variable_bytes(path: pathlib.Path) -> int:
+    return sum(file.stat().st_size for file in path.glob("variables/variables.data*"))
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -15,7 +15,7 @@ MEASURED, NOTHING, NOT_RUN, FAILED = "measured", "nothing to do", "not run", "fa
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figures:
     """One side. ops: executed in one call. transfers: tensors that cross between devices in one call, with their bytes.
-    table_bytes: of the store's files (a SavedModel: of its checkpoint). rss_mb: growth of resident memory by loading
+    table_bytes: of the store's files and of variables that stayed. rss_mb: growth of resident memory by loading
     the session and its first calls, mapped pages of tables included.
     """
 
