@@ -63,7 +63,8 @@ def timeline_of(
     end = max([start + head["run_ns"], *(op.end for op in ops)])
     start = min([start, *(op.start for op in ops)])
     span = Span("run", start, end)
-    return build(described, head["rows"], graph, [SeenStep(0, span, (span,), tuple(ops))])
+    seen = [SeenStep(0, span, (span,), tuple(ops))]
+    return build(described, head["rows"], graph, seen, threads={head["thread"]: head["thread"]})
 
 
 def write(head: Mapping[str, Any], timeline: Timeline) -> Path:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfctr.core import library
 from tfctr.errors import InputError, UnavailableError
 from tfctr.serving.profiles import folder
 from tfctr.serving.profiles.sampler import MB, Counts, Sampler, SamplerOptions
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tfctr.serving.versions import ModelManager
 
 MOST_SECONDS = 60.0
+_HOST_LEVEL, _DEVICE_LEVEL = 2, 1  # at 3 cheap ops, too, which costs every request more
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -85,8 +87,6 @@ class Profiles:
           InputError: not between 0 and 60 seconds.
           UnavailableError: another recording is under way.
         """
-        from tfctr.profiling.timeline.xplane import Profiler
-
         self._check(model)
         if not 0 < seconds <= MOST_SECONDS:
             raise InputError(f"seconds is {seconds:g}, expected more than 0 and at most {MOST_SECONDS:g}")
@@ -94,18 +94,30 @@ class Profiles:
             raise UnavailableError(f"one recording at a time: {self._under_way()}")
         try:
             self._recorded = (model, seconds, time.monotonic())
-            with Profiler(f"model '{model}'") as profiler, profiler.running():
-                stopped = self._closing.wait(seconds)
-            if stopped:
-                raise UnavailableError("the server is going down")
+            seen = self._record(model, seconds)
             where = self._folders.setdefault(model, self._folder(model, None))
             name = f"{folder.XPLANES}/{time.strftime('%Y_%m_%d_%H_%M_%S')}/{socket.gethostname()}{folder.XPLANE}"
-            return folder.write(where, name, profiler.file, int(self.config.max_mb * MB))
+            return folder.write(where, name, seen, int(self.config.max_mb * MB))
         except OSError as error:
             raise UnavailableError(f"the recording was not written: {error}") from error
         finally:
             self._recorded = None
             self._recording.release()
+
+    def _record(self, model: str, seconds: float) -> bytes:
+        """An XSpace. It is not looked at here: that would keep Python's lock from requests."""
+        from tfctr.profiling.timeline.xplane import Profiler
+
+        with Profiler(f"model '{model}'"):
+            try:
+                session = library.native().Profiler(_HOST_LEVEL, _DEVICE_LEVEL)
+            except RuntimeError as error:
+                raise UnavailableError(f"TensorFlow's profiler is in use in this process: {error}") from error
+            stopped = self._closing.wait(seconds)
+            seen: bytes = session.stop()
+        if stopped:
+            raise UnavailableError("the server is going down")
+        return seen
 
     def describe(self, model: str) -> dict[str, Any]:
         """What ``tfctr admin profile MODEL --status`` shows."""
