@@ -61,6 +61,7 @@ def make_http(served_manager: Any) -> Iterator[Callable[..., Any]]:
 
     yield make
     for server in running:
+        server.ctx.profiles.close()
         assert server.stop(5)
 
 
