@@ -84,6 +84,10 @@ class UnavailableError(_GivenUp):
     """What would answer is not there (yet, or any more): still loading, draining, closed."""
 
 
+class VersionRefusedError(TfctrError):
+    """A version of a model that somebody asked for may not serve: damaged, half copied, or unlike the one that does."""
+
+
 class UnimplementedError(TfctrError):
     """A part of a protocol that is not offered here."""
 

@@ -30,6 +30,8 @@ def test_there_and_back(code, kind, http):
 def test_errors_that_are_not_of_requests():
     assert failures.code_of(errors.UsageError("x")) == "INVALID_ARGUMENT"
     assert failures.code_of(errors.CorruptFileError("x")) == "INTERNAL"
+    refused = errors.VersionRefusedError("x")
+    assert failures.code_of(refused) == "FAILED_PRECONDITION" and failures.http_code_of(refused) == 412
     assert failures.code_of(KeyError("x")) is None and failures.http_code_of(KeyError("x")) == 500
     assert failures.stage_of(errors.InputError("x")) == ""
     assert failures.error_of(SimpleNamespace(code="NEW", message="m", stage="")).exit_code == 1

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tfctr.cli import admin_profile, common
-from tfctr.errors import InputError, NotFoundError, TfctrError, UnavailableError, UsageError
+from tfctr.errors import InputError, NotFoundError, TfctrError, UnavailableError, UsageError, VersionRefusedError
 
 HELP = "models of a running server: status, load, unload, reload, rollback, label, profile"
 DESCRIPTION = """Talks to the admin port of `tfctr serve` (8502, on the same machine).
@@ -239,6 +239,8 @@ def _error(error: urllib.error.HTTPError, url: str) -> TfctrError:
         return NotFoundError(message)
     if error.code in (401, 403):
         return UsageError(f"{message} (--token-file, or the variable {_TOKEN})")
+    if error.code == 412:
+        return VersionRefusedError(message)
     if 400 <= error.code < 500 and error.code != 429:
         return InputError(message)
     return UnavailableError(message)

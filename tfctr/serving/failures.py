@@ -17,6 +17,7 @@ from tfctr.errors import (
     UnavailableError,
     UnimplementedError,
     UsageError,
+    VersionRefusedError,
 )
 
 _CLASSES: dict[str, type[TfctrError]] = {
@@ -39,6 +40,7 @@ _CODES: tuple[tuple[type[TfctrError], str], ...] = (
     (NotFoundError, "NOT_FOUND"),
     (UnimplementedError, "UNIMPLEMENTED"),
     (UsageError, "INVALID_ARGUMENT"),
+    (VersionRefusedError, "FAILED_PRECONDITION"),
     (TfctrError, "INTERNAL"),
 )
 HTTP_CODES = {

@@ -79,6 +79,13 @@ def test_refused(admin, verb, body, status, said):
     assert answer.status == status and said in answer.error, answer.body
 
 
+def test_a_version_that_may_not_serve(admin):
+    """The folder 3 is empty."""
+    answer = post(admin, "/v1/models/ranker:load", {"version": 3})
+    assert answer.status == 412 and "version 3 was not loaded: " in answer.error
+    assert {one["number"]: one["error"] for one in get(admin, "/v1/models/ranker").json["versions"]}[3]
+
+
 def test_labels_of_an_unloaded_version_are_told(admin):
     path = "/v1/models/ranker"
     assert post(admin, path + ":load", {"version": 1, "accept_changed_inputs": True}).status == 200

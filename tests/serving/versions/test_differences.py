@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from tests.serving.versions.fakes import FakeLoader, answer, errors, manager, states, write
-from tfctr.errors import TfctrError
+from tfctr.errors import VersionRefusedError
 from tfctr.serving.signature_info import Input, Output
 from tfctr.serving.versions import Specific
 from tfctr.serving.versions.differences import of_requests
@@ -107,7 +107,7 @@ def test_a_version_that_does_not_fit_is_refused_with_its_reason(tmp_path):
     assert "does not take the requests of version 1, which serves: signature 'serve' is gone" in said
     assert "tfctr admin load m 2 --accept-changed-inputs" in said and made.load_failures() == {"m": 1}
     for change in (made.load, made.reload):
-        with pytest.raises(TfctrError, match="signature 'serve' is gone"):
+        with pytest.raises(VersionRefusedError, match="signature 'serve' is gone"):
             change("m", 2)
     assert answer(made) == "one"
 
@@ -125,7 +125,7 @@ def test_somebody_may_say_that_it_is_meant(tmp_path, caplog):
     assert answer(made) == "two!"
     made.rollback("m")
     write(tmp_path, 2, "two, but different!")  # nobody has seen this one
-    with pytest.raises(TfctrError, match="signature 'serve' is gone"):
+    with pytest.raises(VersionRefusedError, match="signature 'serve' is gone"):
         made.load("m")
     made.load("m", 2, accept_changed_inputs=True)
     assert answer(made) == "two, but different!"

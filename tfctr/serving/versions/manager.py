@@ -124,7 +124,7 @@ class ModelManager:
 
         accept_changed_inputs: it may take over although it does not take the requests of the version that serves.
 
-        Raises NotFoundError, or TfctrError with the reason why it was not loaded.
+        Raises NotFoundError, or VersionRefusedError with the reason why it was not loaded.
         """
         found = self._model(model)
         found.load(version, accept=accept_changed_inputs)

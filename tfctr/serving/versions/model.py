@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfctr.bundle import naming
-from tfctr.errors import NotFoundError, TfctrError, UnavailableError
+from tfctr.errors import NotFoundError, TfctrError, UnavailableError, VersionRefusedError
 from tfctr.serving.versions import absence, loading, memory, routes, scan, spec
 from tfctr.serving.versions.clock import Clock
 from tfctr.serving.versions.lease import Lease, Slot
@@ -268,7 +268,8 @@ class ServedModel:
         for number in sorted(numbers, reverse=True):
             record = self._records.get(number)
             if record is not None and record.rejected is not None and number not in self._skipped:
-                raise TfctrError(f"model {self.spec.name!r}: version {number} was not loaded: {record.error}")
+                why = f"version {number} was not loaded: {record.error}"
+                raise VersionRefusedError(f"model {self.spec.name!r}: {why}")
 
     def _wanted(self) -> frozenset[int]:
         """What is to be loaded, of what is there and was not rejected."""
