@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     signature = ours.signature(args.signature)
     other = None if args.baseline is None else _baseline(args, ours, signature)
     batches, rows = _batches(args, other or ours, signature)
-    recordings = [_record(args, model, signature, batches, rows) for model in (ours, other) if model is not None]
+    recordings = _record(args, [m for m in (ours, other) if m is not None], signature, batches, rows)
     _write(args, out, recordings)
     for one in recordings:
         if not one.timeline.complete:
@@ -121,18 +121,29 @@ def _batches(args: argparse.Namespace, model: common.Model, signature: str) -> t
 
 
 def _record(
-    args: argparse.Namespace, model: common.Model, signature: str, batches: Sequence[Arrays], rows: int
-) -> Recording:
+    args: argparse.Namespace, models: Sequence[common.Model], signature: str, batches: Sequence[Arrays], rows: int
+) -> list[Recording]:
     from tfctr.cli.convert import progress_bar
     from tfctr.profiling.timeline import layers
-    from tfctr.profiling.timeline.recording import record
+    from tfctr.profiling.timeline.recording import record, time_steps
 
-    subject = _bundle if model.is_bundle else _stock
-    with subject(args, model, signature) as one, progress_bar() as (progress, _):
-        recording = record(one, batches, rows, args.steps, progress)
-    if not recording.timeline.complete or not any(e.op == layers.ENGINE_OP for e in recording.timeline.events):
-        return recording
-    return dataclasses.replace(recording, timeline=_with_layers(args, model, signature, batches[0], recording.timeline))
+    with contextlib.ExitStack() as stack:
+        progress, _ = stack.enter_context(progress_bar())
+        subjects = [
+            stack.enter_context((_bundle if model.is_bundle else _stock)(args, model, signature)) for model in models
+        ]
+        timed = time_steps(subjects, batches, args.steps, progress)
+        recordings = [
+            record(subject, batches, rows, args.steps, progress, one)
+            for subject, one in zip(subjects, timed, strict=True)
+        ]
+    found = []
+    for model, recording in zip(models, recordings, strict=True):  # engines are closed now, and may be opened anew
+        timeline = recording.timeline
+        if timeline.complete and any(event.op == layers.ENGINE_OP for event in timeline.events):
+            timeline = _with_layers(args, model, signature, batches[0], timeline)
+        found.append(dataclasses.replace(recording, timeline=timeline))
+    return found
 
 
 def _with_layers(

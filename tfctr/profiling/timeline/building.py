@@ -20,7 +20,7 @@ from tfctr.profiling.timeline.run_metadata import RunGraph, node_of
 from tfctr.profiling.timeline.xplane import OpSpan, SeenStep, Span
 from tfctr.version import __version__
 
-MAX_OPS = 250_000  # a trace with more is too large to look at
+MAX_OPS = 100_000  # a trace with more is too large to look at
 _HOST = "CPU:0"
 FEED, EXECUTOR, FETCH = "feed", "executor", "fetch"  # ``op`` of the overhead lane's events
 

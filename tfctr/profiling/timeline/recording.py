@@ -39,72 +39,89 @@ class Recording:
     xspace: bytes
 
 
+@dataclasses.dataclass
+class Timed:
+    """Steps that nothing recorded. ns: of each; failure: why the one after them was the last."""
+
+    ns: list[int] = dataclasses.field(default_factory=list)
+    failure: str | None = None
+
+
+def time_steps(
+    subjects: Sequence[Subject], batches: Sequence[Arrays], steps: int, progress: Progress = lambda *_: None
+) -> list[Timed]:
+    """Warms all up, then times their steps in turn, so that a machine that drifts drifts for all alike.
+
+    Raises as ``record``.
+    """
+    title = " and ".join(subject.title for subject in subjects)
+    if steps < 1:
+        raise UsageError(f"{title}: steps is {steps}, expected at least 1")
+    timed = [Timed() for _ in subjects]
+    with Profiler(title):  # nobody else's profile may slow them
+        for subject in subjects:
+            for _ in range(WARMUP):
+                subject.call(batches[0])
+        with _no_collection():
+            for step in range(steps):
+                for subject, one in zip(subjects, timed, strict=True):
+                    if one.failure is None:
+                        begin = time.perf_counter_ns()
+                        one.failure = _failure(subject, batches, step, steps)
+                        if one.failure is None:
+                            one.ns.append(time.perf_counter_ns() - begin)
+                progress("time", step + 1, steps)
+    return timed
+
+
 def record(
     subject: Subject,
     batches: Sequence[Arrays],
     rows: int,
     steps: int = 50,
     progress: Progress = lambda *_: None,
+    timed: Timed | None = None,
 ) -> Recording:
     """Warms up, times ``steps`` steps untraced, then the same steps under the profiler, then one with RunMetadata.
 
-    batches: inputs of the steps, taken in turn; of ``rows`` rows each. A step that fails ends the recording, which then
-    says so (``Timeline.complete``).
+    batches: inputs of the steps, taken in turn; of ``rows`` rows each. timed: of ``time_steps`` with these batches and
+    steps, where that was done before. A step that fails ends the recording, which then says so (``Timeline.complete``).
 
     Raises:
       UsageError: steps is below 1; another profile is being taken in this process.
       TfctrError, tf.errors.OpError: of the very first call, before anything was recorded.
     """
-    if steps < 1:
-        raise UsageError(f"{subject.title}: steps is {steps}, expected at least 1")
-    failures: list[str] = []
+    timed = timed or time_steps([subject], batches, steps, progress)[0]
     with Profiler(subject.title) as profiler:
-        for _ in range(WARMUP):
-            subject.call(batches[0])
-        untraced = _untraced(subject, batches, steps, failures, progress)
         with profiler.running():
-            done = _marked(subject, batches, len(untraced), failures, progress)
+            done, failure = _marked(subject, batches, len(timed.ns), steps, progress)
         graph = run_graph(subject.traced(batches[0]))
     seen = [step for step in read_steps(profiler.space) if step.index < done]
-    error = failures[0] if failures else None
-    timeline = build(subject, rows, graph, seen, untraced, error, profiler.threads)
+    timeline = build(subject, rows, graph, seen, timed.ns, timed.failure or failure, profiler.threads)
     return Recording(timeline, profiler.file)
 
 
-def _untraced(
-    subject: Subject, batches: Sequence[Arrays], steps: int, failures: list[str], progress: Progress
-) -> list[int]:
-    times = []
+def _marked(
+    subject: Subject, batches: Sequence[Arrays], count: int, steps: int, progress: Progress
+) -> tuple[int, str | None]:
+    """(how many of the first ``count`` of ``steps`` were recorded, why not all)."""
     with _no_collection():
-        for step in range(steps):
-            begin = time.perf_counter_ns()
-            if not _tried(subject, batches, step, steps, failures):
-                break
-            times.append(time.perf_counter_ns() - begin)
-            progress("time", step + 1, steps)
-    return times
-
-
-def _marked(subject: Subject, batches: Sequence[Arrays], steps: int, failures: list[str], progress: Progress) -> int:
-    """How many of ``steps`` were recorded."""
-    with _no_collection():
-        for step in range(steps):
+        for step in range(count):
             with step_mark(step):
-                done = _tried(subject, batches, step, steps, failures)
-            if not done:
-                return step
-            progress("record", step + 1, steps)
-    return steps
+                failure = _failure(subject, batches, step, steps)
+            if failure is not None:
+                return step, failure
+            progress("record", step + 1, count)
+    return count, None
 
 
-def _tried(subject: Subject, batches: Sequence[Arrays], step: int, steps: int, failures: list[str]) -> bool:
-    """Whether the step went well; why not is added to ``failures``."""
+def _failure(subject: Subject, batches: Sequence[Arrays], step: int, steps: int) -> str | None:
+    """Runs a step; why it failed."""
     try:
         subject.call(batches[step % len(batches)])
     except (TfctrError, tf.errors.OpError) as error:
-        failures.append(f"step {step} of {steps}: {one_line(error)}")
-        return False
-    return True
+        return f"step {step} of {steps}: {one_line(error)}"
+    return None
 
 
 def one_line(error: Exception) -> str:
