@@ -75,6 +75,17 @@ def test_a_signature_without_room_for_unseen_ids_says_so():
         generated(info, TrafficOptions(unseen=0.1, unseen_inputs=("q",)))
 
 
+def test_user_rows_are_of_inputs_that_are_known_to_be_the_users():
+    options = TrafficOptions(count=2, rows=(5, 5), user_rows=1)
+    for arrays, rows, _ in generated(INFO | {"user": {"inputs": ["u", "t_values", "t_splits"]}}, options):
+        assert rows == 5 and len(arrays["h"]) == 5
+        assert len(arrays["u"]) == len(arrays["t_splits"]) - 1 == 1
+    with pytest.raises(UsageError, match="nothing says which inputs are the user's; --bundle"):
+        generated(INFO, options)
+    with pytest.raises(UsageError, match=r"in.npz: --user-rows is of generated requests"):
+        of_file({"u": np.arange(3)}, INFO, options, "in.npz")
+
+
 @pytest.mark.parametrize(
     "options", [{"rows": (0, 1)}, {"rows": (3, 2)}, {"count": 0}, {"zipf": -1}, {"unseen": 1.5}, {"zipf": float("nan")}]
 )

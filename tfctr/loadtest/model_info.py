@@ -97,7 +97,9 @@ def _ask_grpc(
         )
         return [(t.name, _kserve_dtype(target, t.name, t.datatype), list(t.shape)) for t in reply.inputs]
     except grpc.RpcError as error:
-        raise UsageError(f"{target}: no metadata: {error.code().name}: {error.details()}") from error
+        raise UsageError(
+            f"{target}: no metadata: {error.code().name}: {error.details()}{_trust(target, str(error.details()))}"
+        ) from error
     finally:
         channel.close()
 
@@ -127,6 +129,13 @@ def _tfs_inputs(target: Target, signature: str, channel: Any, metadata: list[tup
     ]
 
 
+def _trust(target: Target, said: str) -> str:
+    """What to do where the certificate was the reason."""
+    if not target.tls or not any(word in said.lower() for word in ("certificate", "handshake")):
+        return ""
+    return "; --ca FILE names the certificate that signed the server's"
+
+
 def _dims(sizes: list[int], shape: Any) -> list[int] | None:
     return None if shape.unknown_rank else sizes
 
@@ -138,7 +147,7 @@ def _ask_http(target: Target, signature: str, headers: Sequence[tuple[str, str]]
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=tls) as reply:
             told = json.load(reply)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{url}: no metadata: {error}") from error
+        raise UsageError(f"{url}: no metadata: {error}{_trust(target, str(error))}") from error
     if target.protocol == "kserve":
         return [(t["name"], _kserve_dtype(target, t["name"], t["datatype"]), list(t["shape"])) for t in told["inputs"]]
     signatures = told["metadata"]["signature_def"]["signature_def"]

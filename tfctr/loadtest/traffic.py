@@ -59,8 +59,12 @@ def generated(info: Mapping[str, Any], options: TrafficOptions) -> list[Request]
     """info: the signature's entry of a manifest, or what ``model_info`` made of a server's metadata.
 
     Raises:
-      UsageError: unseen ids were asked for and no input takes them.
+      UsageError: unseen ids were asked for and no input takes them; user rows, and no input is known to be a user's.
     """
+    if options.user_rows is not None and not (info.get("user") or {}).get("inputs"):
+        raise UsageError(
+            "--user-rows: nothing says which inputs are the user's; --bundle FOLDER of a bundle with user features does"
+        )
     fresh = _fresh_inputs(info, options)
     found = []
     random = np.random.default_rng([options.seed, 1])
@@ -79,6 +83,8 @@ def generated(info: Mapping[str, Any], options: TrafficOptions) -> list[Request]
 
 def of_file(arrays: Mapping[str, Array], info: Mapping[str, Any], options: TrafficOptions, where: str) -> list[Request]:
     """Requests of consecutive rows of ``arrays``, from the start again where they end."""
+    if options.user_rows is not None:
+        raise UsageError(f"{where}: --user-rows is of generated requests; those of a file have the rows that they have")
     rows = count_rows(arrays, info)
     if rows == 0:
         raise UsageError(f"{where}: holds no row")

@@ -115,6 +115,7 @@ template <bool kOverlay, bool kOneHash>
 static void FindNumbers(const NumberTask& task) {
   const HashLine* lines[2][kGroup];
   HeldKeys held;
+  int64_t missing = 0;  // counted where it is known anyway; not with an overlay, which may have the key
   for (int64_t at = 0; at < task.n; at += kBlock) {
     int64_t* const keys = task.ids + at;
     const int64_t n = Least(kBlock, task.n - at);
@@ -135,15 +136,21 @@ static void FindNumbers(const NumberTask& task) {
         int64_t number = FindInLine(*task.index, line, keys[i]);
         if (__builtin_expect(number < 0, 0)) {
           number = line->overflow == 0 ? task.index->missing : FindBehind(*task.index, line, keys[i]);
+          missing += number == task.index->missing ? 1 : 0;
         }
         keys[i] = number;
         if (task.row_bytes > 0) PrefetchRow(task.table + number * task.row_bytes, task.row_bytes);
       }
-      for (; dropped != 0; dropped &= dropped - 1) keys[begin + __builtin_ctz(dropped)] = -1;
+      for (; dropped != 0; dropped &= dropped - 1) {
+        int64_t* const key = keys + begin + __builtin_ctz(dropped);
+        missing -= *key == task.index->missing ? 1 : 0;
+        *key = -1;
+      }
     }
     if (kOverlay) Redirect(*task.overlay, held, keys);
-    if (task.missing != nullptr) *task.missing += CountEqual(keys, n, task.index->missing);
+    if (kOverlay && task.missing != nullptr) *task.missing += CountEqual(keys, n, task.index->missing);
   }
+  if (!kOverlay && task.missing != nullptr) *task.missing += missing;
 }
 
 // Ids of a table file, where its overlay has newer rows. Ids that are in no row stay out of all rows.

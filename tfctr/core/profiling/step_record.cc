@@ -28,29 +28,43 @@ int64_t Nanoseconds() {
       .count();
 }
 
+// Both clocks at one moment: of several readings the one that took least, as a thread may lose its turn in between.
+struct Moment {
+  int64_t ns = 0;
+  int64_t ticks = 0;
+
+  Moment() {
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < 5; ++i) {
+      const int64_t before = Nanoseconds(), between = StepTicks(), after = Nanoseconds();
+      if (after - before >= least) continue;
+      least = after - before;
+      ns = before + (after - before) / 2;
+      ticks = between;
+    }
+  }
+};
+
 // Nanoseconds per tick: measured over the time since the library was loaded, again where that has doubled. On every
 // CPU that TensorFlow runs on, the counter goes at one rate, whatever the clock of the cores.
 class TickLength {
  public:
   double Get() {
-    const int64_t ticks = StepTicks() - first_ticks_;
+    const int64_t ticks = StepTicks() - first_.ticks;
     if (ticks > 2 * measured_at_.load(std::memory_order_relaxed)) Measure();
     return length_.load(std::memory_order_relaxed);
   }
 
  private:
   void Measure() {
-    int64_t ns = 0;
-    do {  // of a library that was loaded just now
-      ns = Nanoseconds() - first_ns_;
-    } while (ns < 200'000);
-    const int64_t ticks = StepTicks() - first_ticks_;
+    Moment now;
+    while (now.ns - first_.ns < 200'000) now = Moment();  // of a library that was loaded just now
+    const int64_t ns = now.ns - first_.ns, ticks = now.ticks - first_.ticks;
     length_.store(ticks > 0 ? static_cast<double>(ns) / static_cast<double>(ticks) : 0, std::memory_order_relaxed);
     measured_at_.store(std::max<int64_t>(ticks, 1), std::memory_order_relaxed);
   }
 
-  const int64_t first_ns_ = Nanoseconds();
-  const int64_t first_ticks_ = StepTicks();
+  const Moment first_;
   std::atomic<int64_t> measured_at_{0};
   std::atomic<double> length_{0};
 };
