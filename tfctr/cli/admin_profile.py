@@ -64,12 +64,15 @@ def show(answer: dict[str, Any]) -> None:
         )
     if told["page"]:
         lines.append(f"page: {told['page']}")
+    waiting = told["traced"] - told["written"] - told["write_failed"]
+    if told["every"] and waiting > 0:
+        lines.append(f"waiting to be written, by a process of low priority: {waiting}")
     lost = {
-        "not made, as earlier ones were not written yet": told["dropped"],
-        "of runs that failed": told["run_failed"],
+        "not traced, as earlier ones were not written yet": told["dropped"],
+        "not traced, as the run failed": told["run_failed"],
         "not written": told["write_failed"],
     }
-    lines += [f"{count} traces {why}" for why, count in lost.items() if count]
+    lines += [f"{why}: {count}" for why, count in lost.items() if count]
     lines += [f"not traced: {one}" for one in told.get("untraced", ())]
     lines += [f"last trouble: {text}" for text in (told["error"], told.get("page_error")) if text]
     if told["recording"]:

@@ -11,6 +11,7 @@ import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from tests.serving.server.http_client import ask, get, post
+from tfctr.cli.main import main
 from tfctr.serving.server.auth import Auth
 from tfctr.serving.server.config import ProfileConfig
 
@@ -120,6 +121,21 @@ def test_refused(admin, body, status, said):
     answer = post(admin, PATH, body)
     assert answer.status == status and said in answer.error, answer.body
     assert get(admin, PATH).json["profile"]["every"] == 0
+
+
+def test_the_command(admin, capfd):
+    def command(*words):
+        code = main(["admin", "profile", "ranker", *words, "--url", admin.url])
+        return (code, *capfd.readouterr())
+
+    code, out, _ = command("--every", "1000000", "--max-mb", "5")
+    assert code == 0 and "1 request in 1000000 is traced" in out and "of 5 MB, in " in out
+    code, out, _ = command("--status", "--json")
+    assert code == 0 and json.loads(out)["profile"]["every"] == 1_000_000
+    code, out, _ = command("--off")
+    assert code == 0 and "no request is traced" in out
+    code, _, err = command("--every", "5", "--folder", "../x")
+    assert code == 2 and "no name of a folder" in err
 
 
 def test_no_way_out_of_the_root(admin, root, tmp_path):

@@ -43,6 +43,8 @@ class GroupProfile:
     def close(self) -> None:
         self._writer.close()
         self._sampler.stop()
+        if self._folder is not None:
+            folder.clear_halves(self._folder)
 
     def _versions(self) -> Iterator[tuple[int, Any]]:
         if not self._version.closed:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tfctr.serving.profiles.writer import HEADER, MOST_FORMS
 
-_RUN = "import os; os.nice(19); from tfctr.serving.profiles import writer; writer.main()"
+_RUN = "import os; os.nice(10); from tfctr.serving.profiles import writer; writer.main()"
 _AGAIN_SECONDS = 10.0  # after one that could not be started
 _END_SECONDS = 2.0
 

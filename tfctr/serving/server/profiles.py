@@ -156,6 +156,8 @@ class Profiles:
             samplers = list(self._samplers.values())
         for sampler in samplers:
             sampler.stop()
+        for where in self._folders.values():
+            folder.clear_halves(where)
 
     def _sampler(self, model: str) -> Sampler:
         with self._lock:
