@@ -57,11 +57,14 @@ def _measure(served: pathlib.Path, rounds: int, seconds: float) -> dict[str, Any
             ways = {name: servers.way(server, name, [ROWS] * 32) for name in servers.PROTOCOLS}
             for opened, requests in ways.values():
                 servers.warm(opened, requests)
-            for _ in range(rounds):
+            for number in range(rounds):
                 child.stdin.write(f"{seconds}\n")
                 child.stdin.flush()
                 alone.append(float(child.stdout.readline()))
-                for name, (opened, requests) in ways.items():
+                first = number % len(ways)  # who comes after a stranger finds cold caches
+                names = list(ways)
+                for name in names[first:] + names[:first]:
+                    opened, requests = ways[name]
                     found[name].append(servers.idle(opened, requests, seconds).summary)
             for opened, _ in ways.values():
                 opened.close()

@@ -220,6 +220,9 @@ def _metrics(call: HttpCall) -> HttpReply:
 def build_http_app(ctx: ServerContext) -> HttpApp:
     """TF Serving's REST, KServe's REST, health and metrics, for the public port."""
     app = HttpApp(ctx, "http", ctx.http_threads, lambda headers: ctx.auth.check(headers.get(b"authorization")))
+    infer = Endpoint(app, "kserve", "ModelInfer", kserve_rest.infer, http=("POST",))
+    app.add("/v2/models/{model}/infer", infer)  # what comes often comes first: routes are tried in turn
+    app.add("/v2/models/{model}/versions/{version}/infer", infer)
     _add_tf_serving(app)
     _add_kserve(app)
     add_common(app)
@@ -245,11 +248,9 @@ def _add_tf_serving(app: HttpApp) -> None:
 
 def _add_kserve(app: HttpApp) -> None:
     model = "/v2/models/{model}"
-    infer = Endpoint(app, "kserve", "ModelInfer", kserve_rest.infer, http=("POST",))
     stats = Endpoint(app, "kserve", "ModelStatistics", kserve_rest.statistics)
     app.add("/v2/models/stats", stats)
     for place in (model, model + "/versions/{version}"):
-        app.add(place + "/infer", infer)
         app.add(place + "/ready", Endpoint(app, "kserve", "ModelReady", kserve_rest.model_ready, inline=True))
         app.add(place + "/config", Endpoint(app, "kserve", "ModelConfig", kserve_rest.config))
         app.add(place + "/stats", stats)

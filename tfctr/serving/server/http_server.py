@@ -71,7 +71,7 @@ def _protocol(limits: Limits) -> type[HttpToolsProtocol]:
         def on_message_complete(self) -> None:
             pieces, self._pieces = self._pieces, None
             if pieces and not self.cycle.response_complete:
-                self.cycle.body = b"".join(pieces)
+                self.cycle.body = b"".join(pieces)  # type: ignore[assignment]  # it is only copied
             super().on_message_complete()
 
         def _count(self, size: int) -> None:
