@@ -153,7 +153,6 @@ def test_the_whole_way(bundle, tmp_path):
         limits = resource.prlimit(group._profile._writer.pid, resource.RLIMIT_FSIZE, no_more)
         ask_until(group, lambda: group.profile()["write_failed"] > 0)
         assert "a trace was not written: OSError" in group.profile()["error"]
-        assert not [one for one in where.iterdir() if one.name.endswith(folder.HALF)]
         resource.prlimit(group._profile._writer.pid, resource.RLIMIT_FSIZE, limits)
         before = group.profile()["written"]
         ask_until(group, lambda: group.profile()["written"] > before)
@@ -166,6 +165,7 @@ def test_the_whole_way(bundle, tmp_path):
         assert group.profile()["written"] == written and group.version.group.trace_counts()["every"] == 0
         writer_pid = group._profile._writer.pid
     assert not os.path.exists(f"/proc/{writer_pid}")
+    assert not [one.name for one in where.iterdir() if one.name.startswith(".")], "no halves are left"
     with pytest.raises(UnavailableError, match="closed"):
         group.profile(1)
 
