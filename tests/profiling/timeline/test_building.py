@@ -1,11 +1,11 @@
-"""Putting timelines together: self times, the time in which no op ran, tracks of ops without threads."""
+"""Putting timelines together: self times, and the time in which no op ran."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfctr.profiling.timeline.building import EXECUTOR, FEED, FETCH, on_tracks, op_of_label, overhead, with_self_time
+from tfctr.profiling.timeline.building import EXECUTOR, FEED, FETCH, op_of_label, overhead, with_self_time
 from tfctr.profiling.timeline.xplane import OpSpan, Span
 
 
@@ -40,20 +40,6 @@ def test_overhead_and_ops_cover_a_step_exactly(found: list[tuple[int, int]]) -> 
     busy = {t for one in ops for t in range(one.start, one.end)}
     quiet = [t for _, start, end in idle for t in range(start, end)]
     assert sorted(quiet) == sorted(set(range(1000)) - busy)
-
-
-@given(spans)
-def test_tracks_hold_no_two_ops_that_overlap(found: list[tuple[int, int]]) -> None:
-    ops = on_tracks(op(str(k), start, start + length) for k, (start, length) in enumerate(found))
-    assert len(ops) == len(found)
-    for one in ops:
-        for other in ops:
-            if one is not other and one.track == other.track:
-                apart = one.end <= other.start or other.end <= one.start
-                inside = (one.start >= other.start and one.end <= other.end) or (
-                    other.start >= one.start and other.end <= one.end
-                )
-                assert apart or inside
 
 
 def test_ops_are_read_from_labels() -> None:

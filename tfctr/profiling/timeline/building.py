@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
 
 from tfctr.engines.isa import cpu_isa
 from tfctr.profiling.timeline.events import NO_TAGS, OVERHEAD, Event, Lane, Step, Tags, Timeline
@@ -63,7 +62,7 @@ def build(
         threads=about.threads,
         lanes=tuple(maker.lanes.values()),
         events=tuple(maker.events),
-        steps=tuple(maker.step(one) for one in seen),
+        steps=tuple(maker.step(one) for one in shown),
         untraced_ns=tuple(untraced_ns),
         edges=graph.edges(),
         op_names=tuple(sorted(set(graph.ran))),
@@ -83,7 +82,7 @@ def _within_limit(seen: Sequence[SeenStep]) -> tuple[Sequence[SeenStep], list[st
         total += len(step.ops) + len(step.kernels)
         if total > MAX_OPS and count:
             return seen[:count], [
-                f"the trace has the events of the first {count} of {len(seen)} steps: more are too many"
+                f"only the first {count} of {len(seen)} recorded steps are kept: more events are too many to show"
             ]
     return seen, []
 
@@ -257,74 +256,6 @@ def _gaps(span: Span, ops: Iterable[OpSpan]) -> list[tuple[int, int]]:
     if reached < span.end:
         found.append((reached, span.end))
     return found
-
-
-def request_timeline(about: About, rows: int, graph: RunGraph, metadata: config_pb2.RunMetadata) -> Timeline:
-    """A Timeline of one request out of its RunMetadata alone: RunMetadata has no threads, so that there is one lane for
-    each device, and no wall time but that from its first op to its last.
-
-    graph: as ``run_graph`` read it of any run of the same signature that kept its partition graphs.
-    """
-    spans = [
-        node
-        for stats in metadata.step_stats.dev_stats
-        for node in stats.node_stats
-        if node.node_name in graph.ran or node.node_name in graph.nodes
-    ]
-    ops = on_tracks(_traced_op(node, graph) for node in spans)
-    start = min((op.start for op in ops), default=0)
-    end = max((op.end for op in ops), default=0)
-    maker = _Maker(graph, about.provenance.tags(graph), start)
-    seen = SeenStep(0, Span("request", start, end), (Span("run", start, end),), tuple(ops))
-    for op, own in with_self_time(ops):
-        device = graph.device.get(op.node, _HOST)
-        number, _ = op.track
-        maker._event(op, maker.lane("device", device, f"{device}, {number + 1}" if number else device), 0, "op", own)
-    maker._overhead(seen)
-    maker._transfers(seen, {op.node: op.end for op in ops})
-    note = "one request, by RunMetadata: threads are not known, and the time before its first op and after its last"
-    return Timeline(
-        title=about.title,
-        path=about.path,
-        signature=about.signature,
-        form=about.form,
-        rows=rows,
-        threads=about.threads,
-        lanes=tuple(maker.lanes.values()),
-        events=tuple(maker.events),
-        steps=(maker.step(seen),) if ops else (),
-        edges=graph.edges(),
-        op_names=tuple(sorted({op.node for op in ops})),
-        feature_names=about.provenance.feature_names,
-        transfers=graph.counts(),
-        notes=(*about.notes, note),
-        machine=machine(),
-    )
-
-
-def on_tracks(ops: Iterable[OpSpan]) -> list[OpSpan]:
-    """Ops whose threads are not known, by their start, on as few tracks as keep those of one from overlapping (one
-    inside another is none)."""
-    open_: list[list[OpSpan]] = []
-    found = []
-    for op in sorted(ops, key=lambda op: (op.start, -op.end)):
-        for stack in open_:
-            while stack and stack[-1].end <= op.start:
-                stack.pop()
-        free = next((k for k, stack in enumerate(open_) if not stack or op.end <= stack[-1].end), len(open_))
-        if free == len(open_):
-            open_.append([])
-        op = dataclasses.replace(op, track=(free, ""))
-        open_[free].append(op)
-        found.append(op)
-    return found
-
-
-def _traced_op(node: Any, graph: RunGraph) -> OpSpan:
-    start = node.all_start_nanos + node.op_start_rel_nanos
-    known = graph.nodes.get(node.node_name)
-    op = known.op if known is not None else op_of_label(node.timeline_label)
-    return OpSpan(node.node_name, op, start, max(start, node.all_start_nanos + node.op_end_rel_nanos), (0, ""))
 
 
 def op_of_label(label: str) -> str:
