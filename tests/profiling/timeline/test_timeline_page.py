@@ -130,6 +130,20 @@ def test_long_tables_end_with_the_sum_of_the_rest() -> None:
     assert "42 others" in parsed(render_page(made.stock(60))).said
 
 
+def test_features_say_which_group_they_are_in() -> None:
+    def side(*keys: tuple[str, ...]) -> list[grouping.Share]:
+        return [grouping.Share(key=key, time_ns=10.0 * len(key), share=0.1, calls=1, nodes=1) for key in keys]
+
+    rows = grouping.by_feature(side(("a",), ("b", "c"), ()), side(("a", "b", "c", "d"), ("a", "b")), "none")
+    assert {row.label: (row.before_note, row.after_note) for row in rows} == {
+        "Group 2: 4 features together: a, b, c, d": ("", ""),
+        "Group 1: 2 features together: b, c": ("in group 1", ""),  # b is in another group, too
+        "Group 3: 2 features together: a, b": ("", "in groups 2, 3"),
+        "a": ("", "in groups 2, 3"),
+        "none": ("", ""),
+    }
+
+
 def test_the_summary_is_plain_data() -> None:
     told = json.loads(json.dumps(summary(made.bundle(), made.stock())))
     assert told["profile"]["by_role"]["lookup"] == {"time_ns": 80, "share": 0.2, "operations": 1}

@@ -133,9 +133,15 @@ def by_feature(before: Sequence[Share] | None, after: Sequence[Share], no_featur
     inside = [_inside(side, numbers) for side in (before or (), after)]
     rows = side_by_side(before, after, lambda key: _feature_label(key, numbers, no_feature))
     return [
-        dataclasses.replace(row, before_note=inside[0].get(row.detail, ""), after_note=inside[1].get(row.detail, ""))
-        for row in rows
+        dataclasses.replace(row, before_note=_note(row, inside[0]), after_note=_note(row, inside[1])) for row in rows
     ]
+
+
+def _note(row: Row, inside: dict[str, str]) -> str:
+    """Which group all features of a row are in on the side that has nothing of the row itself."""
+    share = row.before or row.after
+    notes = {inside.get(name, "") for name in _features(share)} if share else set()
+    return notes.pop() if len(notes) == 1 else ""
 
 
 def _features(share: Share) -> tuple[str, ...]:
