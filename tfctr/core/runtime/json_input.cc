@@ -81,7 +81,8 @@ class JsonColumn {
       out->data = reinterpret_cast<const char*>(views);
       return;
     }
-    out->elements = count_;
+    out->elements = static_cast<int64_t>(used_ / part_.element_bytes);
+    bytes_.resize(used_);
     out->Own(std::move(bytes_));
   }
 
@@ -102,11 +103,30 @@ class JsonColumn {
     if (!cursor->Take(']')) {
       do {
         ++size;
-        if (!Item(cursor, depth)) return false;
+        if (!Integer(cursor, depth) && !Item(cursor, depth)) return false;
       } while (cursor->Take(','));
       if (!cursor->Take(']')) return false;
     }
     return Close(depth, size);
+  }
+
+  // An item that is a whole number of an int64 part, where others were read before: nearly all that requests hold.
+  bool Integer(JsonCursor* cursor, size_t depth) {
+    int64_t number = 0;
+    if (part_.dtype != tensorflow::DT_INT64 || leaf_depth_ != static_cast<int64_t>(depth) + 1) return false;
+    if (!cursor->PlainInteger(&number)) return false;
+    if (depth == levels_) ++rows_;
+    std::memcpy(NewValue(), &number, sizeof(number));
+    return true;
+  }
+
+  // Where the next value is written.
+  char* NewValue() {
+    constexpr size_t kLeast = 256;
+    if (used_ + part_.element_bytes > bytes_.size()) bytes_.resize(std::max(kLeast, 2 * bytes_.size()));
+    char* const to = bytes_.data() + used_;
+    used_ += part_.element_bytes;
+    return to;
   }
 
   bool Open(size_t depth) {
@@ -134,16 +154,14 @@ class JsonColumn {
     }
     if (static_cast<int64_t>(depth) != leaf_depth_) return false;
     if (part_.element_bytes == 0) return cursor->Text(&texts_.emplace_back());
-    ++count_;
-    const size_t at = bytes_.size();
-    bytes_.resize(at + part_.element_bytes);
+    char* const to = NewValue();
     const char first = cursor->Peek();
     if (first == 't' || first == 'f') {
       bool truth = false;
-      return cursor->Bool(&truth) && put_bool_(truth, bytes_.data() + at);
+      return cursor->Bool(&truth) && put_bool_(truth, to);
     }
     JsonNumber number;
-    return cursor->Number(&number) && put_(number, bytes_.data() + at);
+    return cursor->Number(&number) && put_(number, to);
   }
 
   const Part& part_;
@@ -153,9 +171,9 @@ class JsonColumn {
   const PutBool put_bool_;
   std::vector<int64_t> dims_;  // -1: not seen yet; index = depth of the list
   int64_t leaf_depth_ = -1;
-  int64_t count_ = 0;  // values
-  int64_t rows_ = 0;   // entries of the innermost ragged level
-  std::vector<char> bytes_;
+  int64_t rows_ = 0;         // entries of the innermost ragged level
+  std::vector<char> bytes_;  // of values, and room for more behind `used_`
+  size_t used_ = 0;
   std::vector<std::string_view> texts_;
 };
 

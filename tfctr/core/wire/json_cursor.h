@@ -39,6 +39,23 @@ class JsonCursor {
   bool Text(std::string_view* text);
   // A number that an int64, or (with a fraction or an exponent) a double, holds; "-0" is refused.
   bool Number(JsonNumber* number);
+  // The same for the usual whole number. False, and nothing is read, for any other, and for what is none.
+  bool PlainInteger(int64_t* integer) {
+    Peek();
+    const char* at = at_;
+    const bool negative = at < end_ && *at == '-';
+    if (negative) ++at;
+    const char* const first = at;
+    int64_t value = 0;
+    constexpr std::ptrdiff_t kMostDigits = 18;  // no overflow
+    while (at < end_ && *at >= '0' && *at <= '9' && at - first < kMostDigits) value = value * 10 + (*at++ - '0');
+    const std::ptrdiff_t digits = at - first;
+    if (digits == 0 || (*first == '0' && (digits > 1 || negative))) return false;
+    if (at < end_ && ((*at >= '0' && *at <= '9') || *at == '.' || *at == 'e' || *at == 'E')) return false;
+    *integer = negative ? -value : value;
+    at_ = at;
+    return true;
+  }
   // true or false.
   bool Bool(bool* value);
   // Steps over a value without a look at its grammar: strings are minded, brackets are counted. False where it does not
