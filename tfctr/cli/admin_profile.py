@@ -64,6 +64,8 @@ def show(answer: dict[str, Any]) -> None:
         )
     if told["page"]:
         lines.append(f"page: {told['page']}")
+    if told["every"] and not told["traced"]:
+        lines.append("none was traced yet: the first request that is due on an executor only prepares its traced form")
     waiting = told["traced"] - told["written"] - told["write_failed"]
     if told["every"] and waiting > 0:
         lines.append(f"waiting to be written, by a process of low priority: {waiting}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,8 +154,11 @@ def _with_layers(
     from tfctr.profiling.timeline import layers
 
     with layers.kept(), model.serve(signature, args.threads, **common.engine_of(args)) as session:
-        session.predict(inputs)
-        told = layers.layers_of(session.describe()["dense"])
+        calls = []
+        for _ in range(layers.CALLS):  # the first ones are cold
+            session.predict(inputs)
+            calls.append(layers.layers_of(session.describe()["dense"]))
+        told = layers.typical(calls)
     if not told:
         return dataclasses.replace(timeline, notes=(*timeline.notes, "the engine tells no times of its layers"))
     return layers.with_layers(timeline, told)
@@ -235,7 +239,7 @@ def _print(recordings: Sequence[Recording]) -> None:
             continue
         events = timeline.of_step(step.index)
         sums = {kind: sum(e.self_ns for e in events if e.kind == kind) for kind in ("op", "overhead")}
-        untraced = sorted(timeline.untraced_ns)[len(timeline.untraced_ns) // 2]
+        untraced = statistics.median(timeline.untraced_ns)
         table.add_row(
             f"{timeline.title} {timeline.path}",
             str(len(timeline.steps)),

@@ -89,6 +89,17 @@ def test_the_largest_comes_first_and_models_are_named() -> None:
     assert next(one for one in advise(Facts(a=analyse(before)))).command == "tfctr convert /m/ranker /m/ranker_bundle"
 
 
+def test_an_engine_that_was_measured_and_not_taken_is_not_advised() -> None:
+    tower = step(FUSED, MATMUL)
+    assert advice.dense_engine(tower) is not None
+    assert advice.dense_engine(dataclasses.replace(tower, slower_engine="OpenVINO is not clearly faster: 0.4x")) is None
+
+
+@pytest.mark.parametrize(("isa", "fires"), [("avx2", False), ("avx512_bf16", True), ("amx_bf16", True)])
+def test_bf16_is_advised_where_the_cpu_has_it(isa: str, fires: bool) -> None:
+    assert (advice.engine_precision(step(FUSED, ENGINE, machine={"isa": isa})) is not None) == fires
+
+
 def test_an_empty_profile_has_no_advice() -> None:
     assert advise(facts(made.timeline([]))) == []
 

@@ -49,6 +49,12 @@ def test_no_layers_are_made_up() -> None:
     assert layers.layers_of({"engines": [{"layers": TOLD}]}) == TOLD
 
 
+def test_the_typical_call_is_neither_the_first_nor_the_fastest() -> None:
+    calls = [[{"name": "a", "us": us}, {"name": "b", "us": 1}] for us in (90, 3, 5)]
+    assert layers.typical(calls) == calls[2]
+    assert layers.typical([]) == []
+
+
 def test_an_engine_tells_its_layers(tmp_path) -> None:
     tower = write_tower(tmp_path / "small.onnx")
     with layers.kept(), open_engine(tower.spec()) as engine:

@@ -75,7 +75,7 @@ def test_the_page_says_what_was_slow_and_what_changed() -> None:
         in said
     )
     assert "the same call takes 320 ns, 2.5 times as fast: 3 operations run instead of 5" in said
-    assert "embedding lookups take 80 ns in 1 operation instead of 200 ns in 4" in said
+    assert "embedding lookups take 64 ns in 1 operation instead of 160 ns in 4" in said
     assert "Group 1: 2 features together: f0, f1" in said
     assert "in group 1" in said
     assert "fuse_lookups, rule 2 lookups" in said
@@ -88,6 +88,22 @@ def test_a_busy_machine_is_named() -> None:
     assert len(told) == 1 and "Recorded steps of stock TensorFlow took 1.00 µs" in told[0]
     assert "kept this machine busy" in parsed(render_page(made.bundle(), busy)).said
     assert summary(made.bundle(), made.stock())["warnings"] == []
+
+
+def test_waits_for_a_processor_are_told_once() -> None:
+    waits = [dataclasses.replace(one, waited_share=share) for one, share in ((made.bundle(), 0.4), (made.stock(), 0.6))]
+    (told,) = summary(*waits)["warnings"]
+    assert "waited 60 % of the time for a processor" in told
+    said = parsed(render_page(*waits)).said
+    assert said.count("other work keeps this machine busy") == 1 and "waited 40 %" in said
+    few = dataclasses.replace(made.bundle(), waited_share=0.02)
+    assert summary(few, made.stock())["warnings"] == []
+
+
+def test_parts_of_a_call_are_not_more_than_the_call() -> None:
+    slow = dataclasses.replace(made.bundle(), untraced_ns=(200,))  # recorded: 400
+    assert "the same call takes 200 ns" in (told := summary(slow, made.stock())["changed"])
+    assert "embedding lookups take 40 ns in 1 operation" in told, told
 
 
 def test_the_page_needs_nothing_else() -> None:

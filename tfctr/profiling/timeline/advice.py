@@ -37,12 +37,13 @@ THREAD_ROWS, THREAD_SHARE = 256, 0.6
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
     """What the rules look at. tables_bytes: all tables of the bundle; cache_bytes: the machine's largest cache; None
-    where they are not known."""
+    where they are not known. slower_engine: what the conversion measured of an engine that it did not take, or ""."""
 
     a: Analysis
     baseline: Analysis | None = None
     tables_bytes: int | None = None
     cache_bytes: int | None = None
+    slower_engine: str = ""
 
     @property
     def names(self) -> tuple[str, str]:
@@ -160,7 +161,7 @@ def overhead_of_bundle(f: Facts) -> Advice | None:
 
 def dense_engine(f: Facts) -> Advice | None:
     share = f.a.role(DENSE)
-    if share.share < DENSE_SHARE or f.a.calls_of(ENGINE_OPS) or not f.a.calls_of(DENSE_OPS):
+    if share.share < DENSE_SHARE or f.a.calls_of(ENGINE_OPS) or not f.a.calls_of(DENSE_OPS) or f.slower_engine:
         return None
     top = [str(one.key) for one in f.a.by_op if one.key in DENSE_OPS][:3]
     return Advice(
@@ -176,14 +177,14 @@ def dense_engine(f: Facts) -> Advice | None:
 
 def engine_precision(f: Facts) -> Advice | None:
     share = f.a.share_of(ENGINE_OPS)
-    if share < DENSE_SHARE:
+    if share < DENSE_SHARE or not str(f.a.timeline.machine.get("isa", "bf16")).endswith("bf16"):
         return None
     return Advice(
         rule="engine_precision",
         title="Try the tower in bf16",
         evidence=f"The engine takes {percent_words(share)} of the step.",
-        then="On CPUs with bf16 arithmetic (AVX-512 BF16, AMX) it is about twice as fast; the accuracy gate decides on "
-        "your samples.",
+        then="This CPU computes in bf16 (AVX-512 BF16, AMX), about twice as fast; the accuracy gate decides on your "
+        "samples.",
         command=f"tfctr convert {f.model} {f.new_bundle} --dense openvino --precision bf16 --samples rows.npz",
         weight=share / 2,
     )

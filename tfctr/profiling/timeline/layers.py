@@ -12,9 +12,11 @@ from tfctr.profiling.timeline.events import Event, Lane, Timeline
 
 ENGINE_OP = "TfctrDenseEngine"
 VARIABLE = "TFCTR_ENGINE_LAYERS"  # read when an engine is opened
+CALLS = 9
 NOTE = (
-    "layers of the engine: of one call of its own with the same inputs (of the last piece, where the engine cuts the "
-    "batch); the engine tells how long each took, not when, so they are drawn one behind the other in the median step"
+    f"layers of the engine: of the median one of {CALLS} calls of its own with the same inputs (of the last piece, where "
+    "the engine cuts the batch); the engine tells how long each took, not when, so they are drawn one behind the other "
+    "in the median step"
 )
 
 
@@ -37,6 +39,12 @@ def layers_of(described: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     several engines ran, or one that does not tell."""
     engines = described["engines"]
     return list(engines[0].get("layers", ())) if len(engines) == 1 else []
+
+
+def typical(calls: Sequence[Sequence[Mapping[str, Any]]]) -> Sequence[Mapping[str, Any]]:
+    """Of the layers of several calls those of the call of median duration (the lower one of two)."""
+    ordered = sorted(calls, key=lambda call: sum(layer["us"] for layer in call))
+    return ordered[(len(ordered) - 1) // 2] if ordered else []
 
 
 def with_layers(timeline: Timeline, layers: Sequence[Mapping[str, Any]]) -> Timeline:

@@ -22,6 +22,18 @@ def tables_bytes(path: str) -> int | None:
         return None
 
 
+def slower_engine(path: str, signature: str) -> str:
+    """What the conversion measured of an engine that it left out as it was not faster; "" where there is none."""
+    if not path or not is_bundle(path):
+        return ""
+    try:
+        entry = read_manifest(path)["signatures"].get(signature, {}).get("dense") or {}
+    except TfctrError:
+        return ""
+    versus = entry.get("versus_tensorflow") or {}
+    return str(versus["reason"]) if entry.get("form") is None and versus.get("faster") is False else ""
+
+
 def cache_bytes(folder: pathlib.Path = _CACHES) -> int | None:
     """The largest cache of the first CPU; None where the system does not tell."""
     sizes = []

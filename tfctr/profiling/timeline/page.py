@@ -62,6 +62,7 @@ def render_page(timeline: Timeline, baseline: Timeline | None = None) -> str:
         slow=story.what_was_slow(facts.baseline or facts.a, facts.names[0]),
         changed=story.what_changed(facts.baseline, facts.a, facts.names[1]),
         dominates=story.dominates(facts.a),
+        slower_engine=facts.slower_engine,
         advice=advice.by_command(advice.advise(facts)),
         tables=[_by_op(facts), _by_feature(facts), _by_pass(facts)],
         scale=max(one.step_ns for _, one in named),
@@ -84,6 +85,7 @@ def facts_of(timeline: Timeline, baseline: Timeline | None) -> advice.Facts:
         baseline=analyse(baseline) if baseline is not None else None,
         tables_bytes=machine_facts.tables_bytes(timeline.path),
         cache_bytes=machine_facts.cache_bytes(),
+        slower_engine=machine_facts.slower_engine(timeline.path, timeline.signature),
     )
 
 
@@ -102,8 +104,10 @@ def summary(timeline: Timeline, baseline: Timeline | None = None) -> dict[str, A
 
 
 def _warnings(facts: advice.Facts) -> list[str]:
-    both = zip((facts.baseline, facts.a), facts.names, strict=True)
-    return [text for a, name in both if a is not None for text in story.warnings(a, name)]
+    both = [(a, name) for a, name in zip((facts.baseline, facts.a), facts.names, strict=True) if a is not None]
+    waits = [a.timeline.waited_share for a, _ in both if a.timeline.waited_share is not None]
+    told = story.wait_warning(max(waits, default=None))
+    return [told] if told else [text for a, name in both for text in story.warnings(a, name)]
 
 
 def _figures(a: Analysis) -> dict[str, Any]:
@@ -197,9 +201,9 @@ def glance(facts: advice.Facts) -> list[tuple[str, str, str]]:
         row("a call, nothing recording", lambda x: words.time_words(x.untraced_ns)),
         row("a recorded step, mean of the middle half", lambda x: words.time_words(x.step_ns)),
         row("operations per call", lambda x: words.number_words(x.ops)),
-        row("embedding lookups", lambda x: _glance_role(x, "lookup")),
-        row("dense part", lambda x: _glance_role(x, "dense")),
-        row("executor and feed, no operation runs", lambda x: _glance_time(x, x.overhead.total_ns)),
+        row("of it: embedding lookups", lambda x: _glance_role(x, "lookup")),
+        row("of it: dense part", lambda x: _glance_role(x, "dense")),
+        row("of it: executor and feed, no operation runs", lambda x: _glance_time(x, x.overhead.total_ns)),
         row("first to last lookup", _glance_spread),
         row("critical path", lambda x: words.time_words(x.path.total_ns) if x.drawn else "-"),
         row("tensors that cross between devices", _glance_transfers),

@@ -14,6 +14,7 @@ from tensorflow.core.protobuf import config_pb2
 from tfctr.errors import TfctrError, UsageError
 from tfctr.profiling.timeline.building import About, build
 from tfctr.profiling.timeline.events import Timeline
+from tfctr.profiling.timeline.processor_wait import ProcessorWait
 from tfctr.profiling.timeline.run_metadata import run_graph
 from tfctr.profiling.timeline.xplane import Profiler, read_steps, step_mark
 
@@ -41,10 +42,12 @@ class Recording:
 
 @dataclasses.dataclass
 class Timed:
-    """Steps that nothing recorded. ns: of each; failure: why the one after them was the last."""
+    """Steps that nothing recorded. ns: of each; failure: why the one after them was the last; waited: as
+    ``Timeline.waited_share``."""
 
     ns: list[int] = dataclasses.field(default_factory=list)
     failure: str | None = None
+    waited: float | None = None
 
 
 def time_steps(
@@ -62,7 +65,7 @@ def time_steps(
         for subject in subjects:
             for _ in range(WARMUP):
                 subject.call(batches[0])
-        with _no_collection():
+        with _no_collection(), ProcessorWait() as wait:
             for step in range(steps):
                 for subject, one in zip(subjects, timed, strict=True):
                     if one.failure is None:
@@ -71,6 +74,8 @@ def time_steps(
                         if one.failure is None:
                             one.ns.append(time.perf_counter_ns() - begin)
                 progress("time", step + 1, steps)
+    for one in timed:
+        one.waited = wait.share
     return timed
 
 
@@ -93,11 +98,13 @@ def record(
     """
     timed = timed or time_steps([subject], batches, steps, progress)[0]
     with Profiler(subject.title) as profiler:
-        with profiler.running():
+        with profiler.running(), ProcessorWait() as wait:
             done, failure = _marked(subject, batches, len(timed.ns), steps, progress)
         graph = run_graph(subject.traced(batches[0]))
     seen = [step for step in read_steps(profiler.space) if step.index < done]
     timeline = build(subject, rows, graph, seen, timed.ns, timed.failure or failure, profiler.threads)
+    waits = [share for share in (timed.waited, wait.share) if share is not None]
+    timeline = dataclasses.replace(timeline, waited_share=max(waits, default=None))
     return Recording(timeline, profiler.file)
 
 

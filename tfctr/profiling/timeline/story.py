@@ -7,6 +7,7 @@ from tfctr.profiling.timeline.grouping import Share
 from tfctr.profiling.timeline.roles import DENSE, LOOKUP, OTHER, OVERHEAD, ROLE_WORDS, TRANSFER
 from tfctr.profiling.timeline.words import list_words, number_words, percent_words, plural, time_words, times_words
 
+WAITED = 0.25  # of the time: from here on a wait for processors is told
 _FORMS = {"stock": "stock TensorFlow", "bundle": "the bundle"}
 
 
@@ -49,14 +50,19 @@ def what_changed(before: Analysis | None, after: Analysis, name: str) -> str:
     """The second sentence: both recordings against each other. name: of the one after."""
     if before is None:
         return (
-            "There is nothing to compare with yet: with --baseline, the model before and after conversion are recorded "
-            "one after the other and drawn on one scale."
+            "There is nothing to compare with yet: tfctr profile BUNDLE --baseline MODEL records a model before and "
+            "after conversion and draws both on one scale."
         )
     if before.drawn is None or after.drawn is None:
         return "The two can't be compared, because one of them has no complete step."
     ratio = times_words(before.call_ns, after.call_ns)
     told = [f"In {name} the same call takes {time_words(after.call_ns)}, {ratio}"]
-    changes = [_ops_change(before, after), _lookups_change(before, after), _overhead_change(before, after)]
+    changes = [
+        _ops_change(before, after),
+        _lookups_change(before, after),
+        _dense_change(before, after),
+        _overhead_change(before, after),
+    ]
     return ": ".join([*told, "; ".join([one for one in changes if one])]) + "."
 
 
@@ -72,6 +78,17 @@ def warnings(a: Analysis, name: str) -> list[str]:
     ]
 
 
+def wait_warning(waited: float | None) -> str:
+    """waited: ``Timeline.waited_share``. "" where it is small or unknown."""
+    if waited is None or waited < WAITED:
+        return ""
+    return (
+        f"While this was measured, threads that had work waited {percent_words(waited)} of the time for a processor: "
+        "other work keeps this machine busy. Times are too long, above all those in which no operation runs; record "
+        "again when it is idle."
+    )
+
+
 def _ops_change(before: Analysis, after: Analysis) -> str:
     return f"{plural(after.ops, 'operation')} run instead of {number_words(before.ops)}"
 
@@ -81,13 +98,29 @@ def _lookups_change(before: Analysis, after: Analysis) -> str:
     if not old.calls and not new.calls:
         return ""
     return (
-        f"embedding lookups take {time_words(new.time_ns)} in {plural(new.calls, 'operation')} instead of "
-        f"{time_words(old.time_ns)} in {number_words(old.calls)}"
+        f"embedding lookups take {_of_call(after, new)} in {plural(new.calls, 'operation')} instead of "
+        f"{_of_call(before, old)} in {number_words(old.calls)}"
+    )
+
+
+def _of_call(a: Analysis, share: Share) -> str:
+    """Its share of a call that nobody records, so that parts and whole are of one kind."""
+    return time_words(share.share * a.call_ns)
+
+
+def _dense_change(before: Analysis, after: Analysis) -> str:
+    """Where it is a tenth of the call before: the conversion may have given it to an engine."""
+    old, new = before.role(DENSE), after.role(DENSE)
+    if abs(old.share * before.call_ns - new.share * after.call_ns) < 0.1 * before.call_ns:
+        return ""
+    return (
+        f"the dense part takes {_of_call(after, new)} in {plural(new.calls, 'operation')} instead of "
+        f"{_of_call(before, old)} in {number_words(old.calls)}"
     )
 
 
 def _overhead_change(before: Analysis, after: Analysis) -> str:
-    old, new = time_words(before.overhead.total_ns), time_words(after.overhead.total_ns)
+    old, new = _of_call(before, before.role(OVERHEAD)), _of_call(after, after.role(OVERHEAD))
     return f"executor and feed take {new} instead of {old}"
 
 
@@ -120,7 +153,7 @@ def spread_words(a: Analysis) -> str:
         return "No embedding lookup ran in this recording."
     s = a.spread
     lies = (
-        f"{plural(s.ops, 'lookup operation')} between {time_words(s.first_ns)} and {time_words(s.last_ns)} of the "
-        f"step, {percent_words(s.share)} of it, in {plural(s.stretches, 'stretch', 'stretches')}"
+        f"{plural(s.ops, 'lookup operation')} (constants and the like apart) between {time_words(s.first_ns)} and "
+        f"{time_words(s.last_ns)} of the step, {percent_words(s.share)} of it, in {plural(s.stretches, 'stretch', 'stretches')}"
     )
     return f"{lies} with other work in between." if s.stretches > 1 else f"{lies}."
