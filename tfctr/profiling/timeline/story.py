@@ -154,6 +154,7 @@ def spread_words(a: Analysis) -> str:
     s = a.spread
     lies = (
         f"{plural(s.ops, 'lookup operation')} (constants and the like apart) between {time_words(s.first_ns)} and "
-        f"{time_words(s.last_ns)} of the step, {percent_words(s.share)} of it, in {plural(s.stretches, 'stretch', 'stretches')}"
+        f"{time_words(s.last_ns)} of the step, {percent_words(s.share)} of it, in "
+        f"{plural(s.stretches, 'stretch', 'stretches')}"
     )
     return f"{lies} with other work in between." if s.stretches > 1 else f"{lies}."
