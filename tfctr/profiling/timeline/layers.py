@@ -15,8 +15,8 @@ VARIABLE = "TFCTR_ENGINE_LAYERS"  # read when an engine is opened
 CALLS = 9
 NOTE = (
     f"layers of the engine: of the median one of {CALLS} calls of its own with the same inputs (of the last piece, "
-    "where the engine cuts the batch); the engine tells how long each took, not when, so they are drawn one behind the other "
-    "in the median step"
+    "where the engine cuts the batch); the engine tells how long each took, not when, so they are drawn one behind the "
+    "other in the median step"
 )
 
 
