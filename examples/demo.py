@@ -122,7 +122,10 @@ def run(args: argparse.Namespace, console: rich.console.Console, data: ClickData
     for head, text in (("What was slow", profile["slow"]), ("What changed", profile["changed"])):
         console.print(f"\n[bold]{head}.[/bold] {rich.markup.escape(text)}", highlight=False)
     console.print(f"\nSee it on one scale, before and after: open {profile['page']} in a browser", highlight=False)
-    console.print(f"[dim]Total {tell.total:.0f} s. Next: tfctr inspect {bundle}[/dim]", highlight=False)
+    body, command = _write_request(data, out), _command()
+    console.print(f"\nServe it:   {command} serve {bundle}", highlight=False)
+    console.print(f"and ask it: curl -d @{body} http://127.0.0.1:8501/v1/models/{bundle.name}:predict", highlight=False)
+    console.print(f"\n[dim]Total {tell.total:.0f} s. Next: {command} inspect {bundle}[/dim]", highlight=False)
     return {**converted, "timings": timings, **figures, "profile": profile}
 
 
@@ -279,6 +282,30 @@ def _profile(data: ClickData, model: Path, bundle: Path, out: Path, tell: Narrat
     page = (folder / "index.html").resolve()
     tell("profile", f"{PROFILED_STEPS} steps of each at batch {PROFILED_ROWS}, every operation recorded")
     return {**json.loads(printed.getvalue()), "page": str(page)}
+
+
+def _write_request(data: ClickData, out: Path) -> Path:
+    """A body for ``tfctr serve``: two rows of the test set in TensorFlow Serving's JSON, one list per input."""
+    from examples.schema import take
+    from examples.wide_deep import request
+
+    def plain(value: Any) -> Any:
+        return [plain(one) for one in value] if isinstance(value, list) else _text(value)
+
+    body = out / "request.json"
+    inputs = {name: plain(array.tolist()) for name, array in request(take(data.test, np.arange(2))).items()}
+    body.write_text(json.dumps({"inputs": inputs}), encoding="utf-8")
+    return body
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _command() -> str:
+    """``tfctr`` as this shell would find it; `make` puts it into .venv without touching the path."""
+    beside = Path(sys.executable).with_name("tfctr")
+    return "tfctr" if shutil.which("tfctr") or not beside.exists() else os.path.relpath(beside)
 
 
 def _summary(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -35,14 +36,18 @@ def test_demo_on_generated_clicks(tmp_path: Path, capsys: pytest.CaptureFixture[
     )
     told = " ".join(said.split())
     assert f"What was slow. {profile['slow']}" in told and f"What changed. {profile['changed']}" in told
-    assert "".join(said.split()).endswith(f"Next:tfctrinspect{out / 'bundle'}") and profile["page"] in "".join(
-        said.split()
-    )
+    close = "".join(said.split())
+    assert close.endswith(f"tfctrinspect{out / 'bundle'}") and profile["page"] in close
+    assert f"tfctrserve{out / 'bundle'}" in close
+    assert f"curl-d@{out / 'request.json'}http://127.0.0.1:8501/v1/models/bundle:predict" in close
     assert "<canvas" in Path(profile["page"]).read_text()
     assert (out / "model" / "saved_model.pb").is_file()
     assert (out / "report.html").stat().st_size > 1000
     with tfctr.ServingSession(out / "bundle") as session:
         assert session.predict(wide_deep.request(take(data.test, np.arange(3))))["click"].shape == (3, 1)
+        asked = json.loads((out / "request.json").read_text())["inputs"]
+        expected = session.predict(wide_deep.request(take(data.test, np.arange(2))))
+        np.testing.assert_array_equal(session.predict(asked)["click"], expected["click"])
 
 
 def test_demo_on_movielens(shared_data: Path, tmp_path: Path) -> None:
