@@ -99,6 +99,14 @@ def test_a_queue_that_grows_all_along_does_not_pass():
     assert "answers/s of 100 due" in Budget(10_000).reason(run)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_fewer_arrivals_than_the_rate_says_are_no_fault_of_the_server(seed):
+    clock = FakeClock()
+    loop = OpenLoop(FakeChannel(clock, lambda n: 1), REQUESTS, RunOptions(0.0, timing_every=0), clock, connect=Inline)
+    run = loop.run(Arrivals("poisson", seed=seed).schedule(50, 5), 50)
+    assert Budget(30).reason(run) is None
+
+
 @pytest.mark.parametrize(
     "make", [lambda: Budget(0), lambda: Budget(float("nan")), lambda: SearchOptions(start=5, lowest=10)]
 )

@@ -64,7 +64,8 @@ class Summary:
     """What a run came to, after its warm-up.
 
     Latencies are of answers without error, in milliseconds, from the moment a request was due (open loop) or sent
-    (closed loop) to its answer. ``percentiles_ms`` has PERCENTILES, ``curve_ms`` has CURVE.
+    (closed loop) to its answer. ``percentiles_ms`` has PERCENTILES, ``curve_ms`` has CURVE. duration_s: to the last
+    answer; due_s: to the moment when the last request was due.
     """
 
     requests: int
@@ -72,6 +73,7 @@ class Summary:
     errors: dict[str, int]
     messages: dict[str, str]
     duration_s: float
+    due_s: float
     answers_per_s: float
     rows_per_s: float
     mean_ms: float | None
@@ -117,6 +119,7 @@ def summarise(record: Record, start_ns: int, warmup_s: float = 0.0, end_ns: int 
         errors=counts,
         messages=dict(record.messages),
         duration_s=duration,
+        due_s=max(0, int(record.due[measured].max(initial=first)) - first) / 1e9,
         answers_per_s=answered / duration,
         rows_per_s=float(record.rows[ok].sum()) / duration,
         mean_ms=float(latency.mean()) if len(latency) else None,
