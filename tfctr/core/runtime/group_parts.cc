@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <exception>
 #include <thread>
 
 namespace tfctr {
@@ -16,11 +17,17 @@ constexpr int kLowPriorityNice = 15;
 }  // namespace
 
 void AtLowPriority(const std::function<void()>& work) {
+  std::exception_ptr thrown;
   std::thread thread([&] {
     setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kLowPriorityNice);
-    work();
+    try {
+      work();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
   });
   thread.join();
+  if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
 }  // namespace tfctr

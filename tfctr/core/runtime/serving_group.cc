@@ -294,8 +294,13 @@ absl::Status ServingGroup::RunRecorded(SignatureRunner* runner, const PackedRequ
   absl::Status status;
   {
     const ScopedStep step(metrics_.enabled() ? &record : nullptr);
-    status = trace == nullptr ? runner->Run(request, outputs)
-                              : runner->RunTraced(*trace->form, request, outputs, &trace->metadata);
+    try {
+      status = trace == nullptr ? runner->Run(request, outputs)
+                                : runner->RunTraced(*trace->form, request, outputs, &trace->metadata);
+    } catch (...) {
+      if (trace != nullptr) traces_.Fail();  // its room is for the next
+      throw;
+    }
   }
   const int64_t end = clock_.Now();
   // A tower that is stock TensorFlow's is what is left of the run.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <utility>
 
 #include "tfctr/core/kernels/unpack_slices.h"
@@ -138,7 +139,12 @@ void SignatureRunner::PrepareTrace(const PackedRequest& request, bool run) {
     form->error = program.status().message();
   }
   if (form->program != nullptr && run) {
-    const absl::StatusOr<std::string> graphs = LearnGraphs(request);
+    absl::StatusOr<std::string> graphs;
+    try {
+      graphs = LearnGraphs(request);
+    } catch (const std::exception& error) {  // of a kernel; the request itself was answered
+      graphs = absl::InternalError(error.what());
+    }
     if (graphs.ok()) {
       form->graphs = *graphs;
     } else {

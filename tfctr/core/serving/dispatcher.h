@@ -91,7 +91,7 @@ class Dispatcher : public std::enable_shared_from_this<Dispatcher> {
 
   // Does `work` on the calling thread while this executor runs nothing: once it is idle, and until `work` is done it is
   // given nothing. Requests go to the others; where there are none, they wait. False, and nothing was done, once Close
-  // has given up. One at a time for each executor.
+  // has given up. One at a time for each executor. What `work` throws is thrown on, when the executor is back.
   bool Aside(int executor, const std::function<void()>& work);
 
   std::vector<ExecutorCounts> Counts() const;

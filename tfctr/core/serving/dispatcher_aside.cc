@@ -1,4 +1,6 @@
 // Work that is done while an executor is left out.
+#include <exception>
+
 #include "tfctr/core/serving/dispatcher.h"
 
 namespace tfctr {
@@ -24,6 +26,7 @@ bool Dispatcher::Aside(int executor, const std::function<void()>& work) {
   Slot& slot = *slots_[number];
   std::vector<std::shared_ptr<Call>> expired;
   bool done = false;
+  std::exception_ptr thrown;  // the executor goes on all the same
   {
     std::unique_lock<std::mutex> lock(mutex_);
     slot.aside = true;
@@ -32,7 +35,11 @@ bool Dispatcher::Aside(int executor, const std::function<void()>& work) {
     if (!given_up_) {
       loads_[number].busy = true;
       lock.unlock();
-      work();
+      try {
+        work();
+      } catch (...) {
+        thrown = std::current_exception();
+      }
       lock.lock();
       done = true;
     }
@@ -41,6 +48,7 @@ bool Dispatcher::Aside(int executor, const std::function<void()>& work) {
     DispatchLocked(clock_->Now(), &expired);
   }
   for (const auto& call : expired) call->Finish(DeadlineFailure(Stage::kQueue));
+  if (thrown != nullptr) std::rethrow_exception(thrown);
   return done;
 }
 

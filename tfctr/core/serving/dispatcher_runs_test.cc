@@ -69,6 +69,19 @@ void TestAside(Routing routing) {
 }
 
 // The only executor: requests wait for what is done aside, and get their answer; nothing is done once all was given up.
+// Work that fails costs no executor.
+void TestAsideThatThrows() {
+  Scene scene;
+  bool thrown = false;
+  try {
+    scene.dispatcher->Aside(0, [] { throw std::runtime_error("broken"); });
+  } catch (const std::runtime_error&) {
+    thrown = true;
+  }
+  CHECK(thrown);
+  CHECK(scene.dispatcher->Run(Scene::NewCall(), Scene::Pieces({1})).ok());
+}
+
 void TestAsideAlone() {
   Scene scene;
   std::future<Failure> waiting;
@@ -274,6 +287,10 @@ int main() {
   tfctr::TestCloseWaitsForThoseInside();
   tfctr::TestCloseGivesUpAfterItsTime();
   tfctr::TestCpuThatIsNotThere();
+  for (const tfctr::Routing routing : {tfctr::Routing::kLeastLoaded, tfctr::Routing::kRoundRobin})
+    tfctr::TestAside(routing);
+  tfctr::TestAsideAlone();
+  tfctr::TestAsideThatThrows();
   tfctr::TestStorm();
   return 0;
 }
