@@ -87,3 +87,24 @@ def test_files_that_are_no_timelines(tmp_path: Path) -> None:
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
         with pytest.raises(CorruptFileError, match=path.name):
             read_timeline(path)
+
+
+def test_an_attempt_that_was_killed_is_no_obstacle(tmp_path: Path) -> None:
+    """Its files are swept; those of one that still runs are not."""
+    dead, alive = (tmp_path / f"{folder.WORK}{number}" for number in (2**30, 1))
+    for work in (dead, alive):
+        work.mkdir()
+        (work / "trace.json").write_text("{")
+    folder.check_folder(tmp_path)
+    write_profile(tmp_path, RECORDING, None, page)
+    assert not dead.exists() and alive.exists()
+
+
+def test_a_place_that_takes_no_folder_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for out, why in (("file", "is a file"), ("file/a/b", "is a file"), ("link", "is a file"), ("n" * 300, "too long")):
+        with pytest.raises(UsageError, match=why):
+            folder.check_folder(tmp_path / out)
+    folder.check_folder(tmp_path / "a/b/c")
+    assert not (tmp_path / "a").exists()

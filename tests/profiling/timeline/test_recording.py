@@ -23,6 +23,7 @@ from tests.profiling.timeline.perfetto import check_trace
 from tfctr.bundle.reader import read_manifest
 from tfctr.errors import UsageError
 from tfctr.profiling.stock import StockSession
+from tfctr.profiling.timeline import recording as recording_module
 from tfctr.profiling.timeline.chrome_trace import trace_events
 from tfctr.profiling.timeline.events import OVERHEAD, Timeline, from_json
 from tfctr.profiling.timeline.provenance import Provenance
@@ -229,6 +230,14 @@ def test_inputs_that_fail_half_way_leave_the_steps_before() -> None:
     assert {e.step for e in timeline.events} == {0, 1}
     check_trace({"displayTimeUnit": "ns", "traceEvents": trace_events(timeline)})
     assert record(Small().subject(), [rows(1)], 3, 1).timeline.complete  # the profiler is free again
+
+
+def test_no_more_operations_are_recorded_than_memory_suffices_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    per_step = len(record(Small().subject(), [rows(1)], 3, 1).timeline.op_names)
+    monkeypatch.setattr(recording_module, "MOST_OPS", 2 * per_step + 1)
+    timeline = record(Small().subject(), [rows(1)], 3, 5).timeline
+    assert timeline.complete and len(timeline.steps) == 2 and len(timeline.untraced_ns) == 5
+    assert any(note.startswith("the first 2 of 5 steps were recorded") for note in timeline.notes)
 
 
 def test_the_first_call_that_fails_is_an_error() -> None:

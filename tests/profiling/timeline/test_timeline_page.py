@@ -91,12 +91,12 @@ def test_a_busy_machine_is_named() -> None:
 
 
 def test_waits_for_a_processor_are_told_once() -> None:
-    waits = [dataclasses.replace(one, waited_share=share) for one, share in ((made.bundle(), 0.4), (made.stock(), 0.6))]
+    waits = [dataclasses.replace(one, waiting_threads=share) for one, share in ((made.bundle(), 0.4), (made.stock(), 0.6))]
     (told,) = summary(*waits)["warnings"]
-    assert "waited 60 % of the time for a processor" in told
+    assert "0.6 threads of this process on average had work to do and no processor" in told
     said = parsed(render_page(*waits)).said
-    assert said.count("other work keeps this machine busy") == 1 and "waited 40 %" in said
-    few = dataclasses.replace(made.bundle(), waited_share=0.02)
+    assert said.count("other work keeps this machine busy") == 1 and "0.4 on average" in said
+    few = dataclasses.replace(made.bundle(), waiting_threads=0.02)
     assert summary(few, made.stock())["warnings"] == []
 
 
@@ -177,6 +177,12 @@ def test_overlapping_events_lie_below_each_other() -> None:
     ]
     assert page_data.stack(events) == [0, 1, 2, 1]
     assert max(page_data.stack([made.op("x", "X", k, 1000) for k in range(40)])) == page_data.MAX_ROWS - 1
+
+
+def test_a_path_that_is_no_utf8(tmp_path: Path) -> None:
+    timeline = dataclasses.replace(made.stock(), path=os.fsdecode(b"/models/\xff"))
+    write_page(tmp_path / "page.html", timeline)
+    assert "/models/\\udcff" in (tmp_path / "page.html").read_text()
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,3 +218,10 @@ def test_kserve_values_behind_the_json():
     ):  # fmt: skip
         assert old in head and pack(head.replace(old, new, 1), tail) is None, (old, new)
     assert native.json_infer(head + tail, len(head), 3, 50) is None  # deeper than the limit
+
+
+def test_an_input_that_is_named_as_base64_is():
+    """{"b64": ...} is bytes wherever it stands, whatever the model calls its inputs."""
+    plan = packer(part("b64", "string", [-1]))
+    for body in (b'{"instances": [{"b64": "a"}]}', b'{"inputs": {"b64": ["a"]}}'):
+        assert plain(body, plan) is None

@@ -198,9 +198,9 @@ class JsonReader {
     size_t seen = 0;  // rows
   };
 
-  // The entry of a name. nullptr: there is none.
+  // The entry of a name. nullptr: there is none, or the name may also mean bytes in base64.
   const Entry* Find(std::string_view name) {
-    const Entry* entry = plan_.FindEntry(name);
+    const Entry* entry = name == "b64" ? nullptr : plan_.FindEntry(name);
     if (entry != nullptr && entry->part >= 0) given_[static_cast<size_t>(entry->part)] = 1;
     return entry;
   }

@@ -21,17 +21,35 @@ TIMELINE = "timeline.json"
 BASELINE = "baseline.json"
 # Where TensorBoard's profile plugin looks: plugins/profile/RUN/HOST.xplane.pb.
 XPLANE = "plugins/profile/{run}/tfctr.xplane.pb"
+WORK = ".tfctr-tmp-"
 _RUNS = ("profile", "baseline")
 
 WritePage = Callable[[Path, Timeline, Timeline | None], object]
 
 
 def check_folder(out: Path) -> None:
-    """UsageError where a profile can't be written to ``out``: it is a file, or holds things that are no profile."""
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out}: is a file; --out names a folder")
-    if out.is_dir() and any(out.iterdir()) and not (out / TRACE).is_file():
-        raise UsageError(f"{out}: holds files that are no profile; give an empty or new folder")
+    """UsageError where a profile can't be written to ``out``: it is a file, lies below one or in a folder that may not
+    be written, or holds things that are no profile."""
+    try:
+        if os.path.lexists(out) and not out.is_dir():
+            raise UsageError(f"{out}: is a file; --out names a folder")
+        if out.is_dir() and _holds_others(out):
+            raise UsageError(f"{out}: holds files that are no profile; give an empty or new folder")
+        there = next(folder for folder in (out, *out.absolute().parents) if os.path.lexists(folder))
+        if not there.is_dir():
+            raise UsageError(f"{out}: can't be written: {there} is a file")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise UsageError(f"{out}: can't be written: {there} is read-only")
+        os.lstat(out)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise disk_error(error, out) from error
+
+
+def _holds_others(out: Path) -> bool:
+    """Whether there is anything in it, and no profile. What an attempt left that was killed does not count."""
+    return not (out / TRACE).is_file() and any(not path.name.startswith(WORK) for path in out.iterdir())
 
 
 def write_profile(out: Path, ours: Recording, baseline: Recording | None, write_page: WritePage) -> list[Path]:
@@ -42,7 +60,7 @@ def write_profile(out: Path, ours: Recording, baseline: Recording | None, write_
     """
     check_folder(out)
     made = [] if out.exists() else [p for p in (out, *out.parents) if not p.exists()]
-    work = out / f".tfctr-tmp-{os.getpid()}"
+    work = out / f"{WORK}{os.getpid()}"
     try:
         work.mkdir(parents=True)
         names = _write(work, ours, baseline, write_page)
@@ -115,6 +133,10 @@ def _remove_stale(out: Path, names: Sequence[str]) -> None:
         if name not in names:
             (out / name).unlink(missing_ok=True)
             _remove_empty((out / name).parent)
+    for work in out.glob(f"{WORK}*"):  # of one that was killed
+        number = work.name.removeprefix(WORK)
+        if number.isdecimal() and not Path(f"/proc/{number}").exists():
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def _remove_empty(folder: Path) -> None:

@@ -29,7 +29,8 @@ def write_page(path: str | os.PathLike[str], timeline: Timeline, baseline: Timel
     file = pathlib.Path(path)
     temporary = file.with_name(f".{file.name}.tmp-{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8") as out:
+        # Paths may have bytes that are no UTF-8.
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace") as out:
             out.write(render_page(timeline, baseline))
             out.flush()
             os.fsync(out.fileno())
@@ -105,7 +106,7 @@ def summary(timeline: Timeline, baseline: Timeline | None = None) -> dict[str, A
 
 def _warnings(facts: advice.Facts) -> list[str]:
     both = [(a, name) for a, name in zip((facts.baseline, facts.a), facts.names, strict=True) if a is not None]
-    waits = [a.timeline.waited_share for a, _ in both if a.timeline.waited_share is not None]
+    waits = [a.timeline.waiting_threads for a, _ in both if a.timeline.waiting_threads is not None]
     told = story.wait_warning(max(waits, default=None))
     return [told] if told else [text for a, name in both for text in story.warnings(a, name)]
 

@@ -19,6 +19,7 @@ from tfctr.profiling.timeline.run_metadata import run_graph
 from tfctr.profiling.timeline.xplane import Profiler, read_steps, step_mark
 
 WARMUP = 5
+MOST_OPS = 200_000  # that are recorded, of all steps: reading so many back takes some gigabytes
 Arrays = Mapping[str, Any]
 Progress = Callable[[str, int, int], None]
 
@@ -42,12 +43,12 @@ class Recording:
 
 @dataclasses.dataclass
 class Timed:
-    """Steps that nothing recorded. ns: of each; failure: why the one after them was the last; waited: as
-    ``Timeline.waited_share``."""
+    """Steps that nothing recorded. ns: of each; failure: why the one after them was the last; waiting: as
+    ``Timeline.waiting_threads``."""
 
     ns: list[int] = dataclasses.field(default_factory=list)
     failure: str | None = None
-    waited: float | None = None
+    waiting: float | None = None
 
 
 def time_steps(
@@ -75,7 +76,7 @@ def time_steps(
                             one.ns.append(time.perf_counter_ns() - begin)
                 progress("time", step + 1, steps)
     for one in timed:
-        one.waited = wait.share
+        one.waiting = wait.threads
     return timed
 
 
@@ -87,10 +88,11 @@ def record(
     progress: Progress = lambda *_: None,
     timed: Timed | None = None,
 ) -> Recording:
-    """Warms up, times ``steps`` steps untraced, then the same steps under the profiler, then one with RunMetadata.
+    """Warms up, times ``steps`` steps untraced, then runs one with RunMetadata, then the same under the profiler.
 
     batches: inputs of the steps, taken in turn; of ``rows`` rows each. timed: of ``time_steps`` with these batches and
     steps, where that was done before. A step that fails ends the recording, which then says so (``Timeline.complete``).
+    All steps are timed, and as many recorded as have ``MOST_OPS`` operations; a note says where these are fewer.
 
     Raises:
       UsageError: steps is below 1; another profile is being taken in this process.
@@ -98,13 +100,17 @@ def record(
     """
     timed = timed or time_steps([subject], batches, steps, progress)[0]
     with Profiler(subject.title) as profiler:
-        with profiler.running(), ProcessorWait() as wait:
-            done, failure = _marked(subject, batches, len(timed.ns), steps, progress)
         graph = run_graph(subject.traced(batches[0]))
+        count = min(len(timed.ns), max(1, MOST_OPS // max(1, len(graph.ran))))
+        if count < len(timed.ns):
+            note = f"the first {count} of {len(timed.ns)} steps were recorded: at most {MOST_OPS} operations are kept"
+            subject = dataclasses.replace(subject, notes=(*subject.notes, note))
+        with profiler.running(), ProcessorWait() as wait:
+            done, failure = _marked(subject, batches, count, steps, progress)
     seen = [step for step in read_steps(profiler.space) if step.index < done]
     timeline = build(subject, rows, graph, seen, timed.ns, timed.failure or failure, profiler.threads)
-    waits = [share for share in (timed.waited, wait.share) if share is not None]
-    timeline = dataclasses.replace(timeline, waited_share=max(waits, default=None))
+    waits = [threads for threads in (timed.waiting, wait.threads) if threads is not None]
+    timeline = dataclasses.replace(timeline, waiting_threads=max(waits, default=None))
     return Recording(timeline, profiler.file)
 
 
