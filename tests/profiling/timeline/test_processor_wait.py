@@ -14,17 +14,17 @@ def test_the_waits_of_all_threads_are_summed(tmp_path) -> None:
     assert waited_ns(tmp_path) == 42
 
 
-def test_the_share_is_of_the_time_that_passed(monkeypatch) -> None:
+def test_waits_are_threads_on_average(monkeypatch) -> None:
     waits, clock = iter([10, 310]), iter([1_000, 2_000])
     monkeypatch.setattr(processor_wait, "waited_ns", lambda: next(waits))
     monkeypatch.setattr(processor_wait.time, "perf_counter_ns", lambda: next(clock))
     with ProcessorWait() as wait:
         pass
-    assert wait.share == 0.3
+    assert wait.threads == 0.3
 
 
 def test_a_system_that_tells_nothing_is_no_idle_one(monkeypatch) -> None:
     monkeypatch.setattr(processor_wait, "waited_ns", lambda: None)
     with ProcessorWait() as wait:
         pass
-    assert wait.share is None
+    assert wait.threads is None

@@ -91,7 +91,9 @@ def test_a_busy_machine_is_named() -> None:
 
 
 def test_waits_for_a_processor_are_told_once() -> None:
-    waits = [dataclasses.replace(one, waiting_threads=share) for one, share in ((made.bundle(), 0.4), (made.stock(), 0.6))]
+    waits = [
+        dataclasses.replace(one, waiting_threads=share) for one, share in ((made.bundle(), 0.4), (made.stock(), 0.6))
+    ]
     (told,) = summary(*waits)["warnings"]
     assert "0.6 threads of this process on average had work to do and no processor" in told
     said = parsed(render_page(*waits)).said

@@ -113,8 +113,8 @@ class Timeline:
     an op. feature_names: all features of the signature, used or not. transfers: per step.
     memory_peak_bytes: most that all steps' allocators held at once, None where they do not tell.
     complete: False where a step failed; error: with this. notes: what a reader must know, in sentences.
-    machine: cpu, cores, isa, tensorflow, tfctr. waited_share: time that threads of the process waited for a processor
-    while this was timed or recorded, per time that passed (the larger of both); None where the system does not tell.
+    machine: cpu, cores, isa, tensorflow, tfctr. waiting_threads: how many threads of the process had work and waited
+    for a processor while this was timed or recorded, on average (the larger of both); None where nobody tells.
     """
 
     title: str
@@ -136,7 +136,7 @@ class Timeline:
     error: str | None = None
     notes: tuple[str, ...] = ()
     machine: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    waited_share: float | None = None
+    waiting_threads: float | None = None
 
     def lane(self, number: int) -> Lane:
         return next(lane for lane in self.lanes if lane.id == number)

@@ -201,10 +201,10 @@ def glance(facts: advice.Facts) -> list[tuple[str, str, str]]:
     return [
         row("a call, nothing recording", lambda x: words.time_words(x.untraced_ns)),
         row("a recorded step, mean of the middle half", lambda x: words.time_words(x.step_ns)),
-        row("operations per call", lambda x: words.number_words(x.ops)),
         row("of it: embedding lookups", lambda x: _glance_role(x, "lookup")),
         row("of it: dense part", lambda x: _glance_role(x, "dense")),
         row("of it: executor and feed, no operation runs", lambda x: _glance_time(x, x.overhead.total_ns)),
+        row("operations per call", lambda x: words.number_words(x.ops)),
         row("first to last lookup", _glance_spread),
         row("critical path", lambda x: words.time_words(x.path.total_ns) if x.drawn else "-"),
         row("tensors that cross between devices", _glance_transfers),

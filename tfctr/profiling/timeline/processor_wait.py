@@ -22,9 +22,9 @@ def waited_ns(tasks: pathlib.Path = _TASKS) -> int | None:
 
 
 class ProcessorWait:
-    """From ``with`` on: ``share``, time waited for a processor per time that passed; None where nobody tells."""
+    """``threads``: how many waited for a processor inside ``with``, on average; None where nobody tells."""
 
-    share: float | None = None
+    threads: float | None = None
 
     def __enter__(self) -> ProcessorWait:
         self._waited, self._begin = waited_ns(), time.perf_counter_ns()
@@ -33,4 +33,4 @@ class ProcessorWait:
     def __exit__(self, *_: object) -> None:
         passed, waited = time.perf_counter_ns() - self._begin, waited_ns()
         if self._waited is not None and waited is not None and passed > 0:
-            self.share = max(0, waited - self._waited) / passed
+            self.threads = max(0, waited - self._waited) / passed

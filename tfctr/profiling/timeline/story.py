@@ -7,7 +7,7 @@ from tfctr.profiling.timeline.grouping import Share
 from tfctr.profiling.timeline.roles import DENSE, LOOKUP, OTHER, OVERHEAD, ROLE_WORDS, TRANSFER
 from tfctr.profiling.timeline.words import list_words, number_words, percent_words, plural, time_words, times_words
 
-WAITED = 0.25  # of the time: from here on a wait for processors is told
+WAITED = 0.25  # threads that wait for a processor, on average: from here on it is told
 _FORMS = {"stock": "stock TensorFlow", "bundle": "the bundle"}
 
 
@@ -79,13 +79,13 @@ def warnings(a: Analysis, name: str) -> list[str]:
 
 
 def wait_warning(waited: float | None) -> str:
-    """waited: ``Timeline.waited_share``. "" where it is small or unknown."""
+    """waited: ``Timeline.waiting_threads``. "" where it is small or unknown."""
     if waited is None or waited < WAITED:
         return ""
     return (
-        f"While this was measured, threads that had work waited {percent_words(waited)} of the time for a processor: "
-        "other work keeps this machine busy. Times are too long, above all those in which no operation runs; record "
-        "again when it is idle."
+        f"While this was measured, {waited:.2g} threads of this process on average had work to do and no processor to "
+        "run on: other work keeps this machine busy. Times are too long, above all those in which no operation runs; "
+        "record again when it is idle."
     )
 
 
