@@ -165,3 +165,24 @@ def test_a_full_disk_leaves_nothing(model: str, run: Run, tmp_path: pathlib.Path
         signal.signal(signal.SIGXFSZ, ignored)
     refused(result, str(tmp_path / "a" / "out"), "can't be written")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_other_inputs_is_refused_by_name(model: str, bundle: str, run: Run, tmp_path: pathlib.Path) -> None:
+    good = dict(np.load(bad_file(model, tmp_path / "good.npz")))
+    values = next(name for name in good if name.endswith("_values"))
+    cases = {
+        "missing": ({k: v for k, v in good.items() if k != values}, values),
+        "floats": ({**good, values: good[values].astype(np.float64)}, values),
+        "texts": ({**good, values: good[values].astype(str)}, values),
+        "scalars": ({k: np.int64(1) for k in good}, "dimensions"),
+        "empty": ({k: v[:0] for k, v in good.items()}, "rows.npz"),
+    }
+    for arrays, word in cases.values():
+        np.savez(tmp_path / "rows.npz", **arrays)
+        for path in (model, bundle):
+            result = run(path, "--inputs", str(tmp_path / "rows.npz"), "--steps", "1", "--out", str(tmp_path / "out"))
+            if path == model or word != "dimensions":
+                refused(result, word)
+            else:
+                refused(result)
+    assert not (tmp_path / "out").exists()

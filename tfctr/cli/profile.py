@@ -74,8 +74,9 @@ def run(args: argparse.Namespace) -> int:
     ours = common.open_model(args, args.path)
     signature = ours.signature(args.signature)
     other = None if args.baseline is None else _baseline(args, ours, signature)
-    batches, rows = _batches(args, other or ours, signature)
-    recordings = _record(args, [m for m in (ours, other) if m is not None], signature, batches, rows)
+    models = [m for m in (ours, other) if m is not None]
+    batches, rows = _batches(args, models, signature)
+    recordings = _record(args, models, signature, batches, rows)
     _write(args, out, recordings)
     for one in recordings:
         if not one.timeline.complete:
@@ -102,8 +103,9 @@ def _baseline(args: argparse.Namespace, ours: common.Model, signature: str) -> c
     return other
 
 
-def _batches(args: argparse.Namespace, model: common.Model, signature: str) -> tuple[list[Arrays], int]:
+def _batches(args: argparse.Namespace, models: Sequence[common.Model], signature: str) -> tuple[list[Arrays], int]:
     """Inputs of the steps, to be taken in turn, and their rows."""
+    model = models[-1]
     if args.inputs is None:
         rows = args.batch or DEFAULT_ROWS
         return [model.generate(signature, rows)], rows
@@ -113,12 +115,34 @@ def _batches(args: argparse.Namespace, model: common.Model, signature: str) -> t
 
     info = model.info(signature)
     arrays = model.read_inputs(args.inputs, signature, common.split_label(args.label)[0]).inputs
-    has = count_rows(arrays, info)
-    if has == 0:
-        raise UsageError(f"{args.inputs}: holds no row")
-    rows = args.batch or min(has, DEFAULT_ROWS)
-    wanted = min(args.steps, -(-has // rows))
-    return [take_rows(arrays, info, np.arange(k * rows, (k + 1) * rows) % has) for k in range(wanted)], rows
+    if not all(one.is_bundle for one in models):  # a bundle says itself what it does not take
+        _check_inputs(args.inputs, arrays, info)
+    try:
+        has = count_rows(arrays, info)
+        if has == 0:
+            raise UsageError(f"{args.inputs}: holds no row")
+        rows = args.batch or min(has, DEFAULT_ROWS)
+        wanted = min(args.steps, -(-has // rows))
+        return [take_rows(arrays, info, np.arange(k * rows, (k + 1) * rows) % has) for k in range(wanted)], rows
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{args.inputs}: parts of a feature that do not fit each other: {error}") from error
+
+
+_KINDS = {"string": "SUO", "int": "iubO", "uint": "iubO", "float": "fiubO", "bool": "bO"}
+"""What of NumPy a model's dtype, less its bits, may be given as."""
+
+
+def _check_inputs(file: str, arrays: Arrays, info: Mapping[str, Any]) -> None:
+    """Stock TensorFlow would convert what is wrong, or fail over it without its name."""
+    for entry in info["inputs"]:
+        name, dtype, shape = entry["name"], entry["dtype"], entry.get("shape")
+        expected = f"the model takes {dtype}{'' if shape is None else f' with {len(shape)} dimensions'}"
+        if name not in arrays:
+            raise UsageError(f"{file}: no input {name!r}; {expected}")
+        value = arrays[name]
+        kinds = _KINDS.get(dtype.rstrip("0123456789"), value.dtype.kind)
+        if value.dtype.kind not in kinds or (shape is not None and value.ndim != len(shape)):
+            raise UsageError(f"{file}: input {name!r} is {value.dtype} with {value.ndim} dimensions; {expected}")
 
 
 def _record(
