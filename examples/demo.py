@@ -121,6 +121,8 @@ def run(args: argparse.Namespace, console: rich.console.Console, data: ClickData
     console.print(f"\nSavedModel  {model}\nBundle      {bundle}\nReport      {report}", highlight=False)
     for head, text in (("What was slow", profile["slow"]), ("What changed", profile["changed"])):
         console.print(f"\n[bold]{head}.[/bold] {rich.markup.escape(text)}", highlight=False)
+    for text in profile["warnings"]:
+        console.print(f"[yellow]{rich.markup.escape(text)}[/yellow]", highlight=False)
     console.print(f"\nSee it on one scale, before and after: open {profile['page']} in a browser", highlight=False)
     body, command = _write_request(data, out), _command()
     console.print(f"\nServe it:   {command} serve {bundle}", highlight=False)
@@ -280,7 +282,7 @@ def _profile(data: ClickData, model: Path, bundle: Path, out: Path, tell: Narrat
     if code:
         raise TfctrError(f"tfctr {' '.join(arguments)} ended with code {code}")
     page = (folder / "index.html").resolve()
-    tell("profile", f"{PROFILED_STEPS} steps of each at batch {PROFILED_ROWS}, every operation recorded")
+    tell("profile", f"{PROFILED_STEPS} steps of each at batch {PROFILED_ROWS}, one thread per operation, all recorded")
     return {**json.loads(printed.getvalue()), "page": str(page)}
 
 

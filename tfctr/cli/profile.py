@@ -182,7 +182,7 @@ def _with_layers(
         for _ in range(layers.CALLS):  # the first ones are cold
             session.predict(inputs)
             calls.append(layers.layers_of(session.describe()["dense"]))
-        told = layers.typical(calls)
+        told = layers.nearest(timeline, calls)
     if not told:
         return dataclasses.replace(timeline, notes=(*timeline.notes, "the engine tells no times of its layers"))
     return layers.with_layers(timeline, told)

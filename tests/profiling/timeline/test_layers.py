@@ -49,10 +49,11 @@ def test_no_layers_are_made_up() -> None:
     assert layers.layers_of({"engines": [{"layers": TOLD}]}) == TOLD
 
 
-def test_the_typical_call_is_neither_the_first_nor_the_fastest() -> None:
-    calls = [[{"name": "a", "us": us}, {"name": "b", "us": 1}] for us in (90, 3, 5)]
-    assert layers.typical(calls) == calls[2]
-    assert layers.typical([]) == []
+def test_the_call_that_is_like_the_drawn_one_is_taken() -> None:
+    timeline = dataclasses.replace(TWO_STEPS, steps=TWO_STEPS.steps[1:])  # the engine's op takes 20 us
+    calls = [[{"name": "a", "us": us}, {"name": "b", "us": 1}] for us in (90, 3, 17)]
+    assert layers.nearest(timeline, calls) == calls[2]
+    assert layers.nearest(timeline, []) == []
 
 
 def test_an_engine_tells_its_layers(tmp_path) -> None:

@@ -12,11 +12,11 @@ from tfctr.profiling.timeline.events import Event, Lane, Timeline
 
 ENGINE_OP = "TfctrDenseEngine"
 VARIABLE = "TFCTR_ENGINE_LAYERS"  # read when an engine is opened
-CALLS = 9
+CALLS = 20
 NOTE = (
-    f"layers of the engine: of the median one of {CALLS} calls of its own with the same inputs (of the last piece, "
-    "where the engine cuts the batch); the engine tells how long each took, not when, so they are drawn one behind the "
-    "other in the median step"
+    f"layers of the engine: of {CALLS} calls of its own with the same inputs (of the last piece, where the engine cuts "
+    "the batch), those of the call that took most nearly as long as the one that is drawn; the engine tells how long "
+    "each took, not when, so they are drawn one behind the other in the median step"
 )
 
 
@@ -41,19 +41,19 @@ def layers_of(described: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(engines[0].get("layers", ())) if len(engines) == 1 else []
 
 
-def typical(calls: Sequence[Sequence[Mapping[str, Any]]]) -> Sequence[Mapping[str, Any]]:
-    """Of the layers of several calls those of the call of median duration (the lower one of two)."""
-    ordered = sorted(calls, key=lambda call: sum(layer["us"] for layer in call))
-    return ordered[(len(ordered) - 1) // 2] if ordered else []
+def nearest(timeline: Timeline, calls: Sequence[Sequence[Mapping[str, Any]]]) -> Sequence[Mapping[str, Any]]:
+    """Of the layers of several calls those that together took most nearly as long as the engine's op of the median
+    step, under which they are drawn."""
+    op = _engine_op(timeline)
+    length = op.duration_ns if op else 0
+    return min(calls, key=lambda call: abs(sum(int(layer["us"]) for layer in call) * 1000 - length), default=[])
 
 
 def with_layers(timeline: Timeline, layers: Sequence[Mapping[str, Any]]) -> Timeline:
     """``timeline`` with the layers in a lane of their own, under the engine's op of the median step."""
-    step = timeline.median_step()
-    ops = [e for e in timeline.of_step(step.index) if e.op == ENGINE_OP and e.kind == "op"] if step else []
-    if len(ops) != 1 or not layers:
+    op = _engine_op(timeline)
+    if op is None or not layers:
         return timeline
-    (op,) = ops
     lane = Lane(
         id=1 + max(lane.id for lane in timeline.lanes),
         kind="engine",
@@ -84,3 +84,10 @@ def with_layers(timeline: Timeline, layers: Sequence[Mapping[str, Any]]) -> Time
         events=(*timeline.events, *events),
         notes=(*timeline.notes, NOTE),
     )
+
+
+def _engine_op(timeline: Timeline) -> Event | None:
+    """The engine's op of the median step; None where there are none or several."""
+    step = timeline.median_step()
+    ops = [e for e in timeline.of_step(step.index) if e.op == ENGINE_OP and e.kind == "op"] if step else []
+    return ops[0] if len(ops) == 1 else None
