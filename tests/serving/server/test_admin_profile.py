@@ -76,6 +76,11 @@ def test_on_and_off(admin, root, served_manager):
         assert lease.version.group.trace_counts()["every"] == 0
 
 
+def test_recordings_of_one_second_are_all_kept(admin):
+    told = [post(admin, PATH, {"seconds": 0.01}).json["profile"]["recorded"] for _ in range(3)]
+    assert len(set(told)) == 3 and all(Path(path).is_file() for path in told)
+
+
 def test_one_recording_at_a_time(admin, served_manager):
     """The second is refused by name, while requests are answered."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:

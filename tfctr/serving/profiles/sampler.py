@@ -128,7 +128,7 @@ class Sampler:
             stopping.wait(0.0 if busy else _LOOK_SECONDS)
 
     def _look(self, options: SamplerOptions, stopping: threading.Event) -> bool:
-        """One trace of each version; whether there was any."""
+        """One trace of each version; whether there was any, and all were written: else it is no use to hurry."""
         taken = []
         for number, version in self._versions():
             if stopping.is_set():
@@ -144,9 +144,8 @@ class Sampler:
             if trace is not None:
                 about = functools.partial(about_signature, version, trace["signature"])
                 taken.append((self._head(number, version, trace, options), trace, about))
-        for head, trace, about in taken:  # no version is held meanwhile
-            self._write(head, trace, about)
-        return bool(taken)
+        written = [self._write(head, trace, about) for head, trace, about in taken]  # no version is held meanwhile
+        return bool(written) and all(written)
 
     def _head(self, number: int, version: Any, trace: dict[str, Any], options: SamplerOptions) -> dict[str, Any]:
         head = {key: value for key, value in trace.items() if key not in ("metadata", "graphs")}
@@ -160,7 +159,7 @@ class Sampler:
             "max_bytes": int(options.max_mb * MB),
         }
 
-    def _write(self, head: dict[str, Any], trace: dict[str, Any], about: About) -> None:
+    def _write(self, head: dict[str, Any], trace: dict[str, Any], about: About) -> bool:
         if trace["graphs"] is not None:
             while len(self._graphs) >= _FORMS_KEPT:
                 self._graphs.pop(next(iter(self._graphs)))
@@ -168,15 +167,16 @@ class Sampler:
         try:
             answer = self._writer.write(head, trace["metadata"], self._graphs[trace["form"]], about)
         except WriterClosedError:
-            return
+            return False
         except WriterError as error:
             self.counts.write_failed += 1
             self._say(f"a trace was not written: {error}")
-            return
+            return False
         self.counts.written += 1
         self.latest = answer["file"]
         self.page_error = answer.get("page_error", "")
         self.error = ""
+        return True
 
     def _count(self, version: Any) -> None:
         """Adds what a version's group has counted since the last look."""

@@ -85,9 +85,8 @@ class WriterProcess:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._end()
-        wait = self._failed_at + _AGAIN_SECONDS - time.monotonic()
-        if self._failed_at and wait > 0:
-            raise WriterError(f"the process that writes traces ended; it is started again in {wait:.0f} s")
+        if self._failed_at and time.monotonic() < self._failed_at + _AGAIN_SECONDS:
+            raise WriterError(f"the process that writes traces ended; it is started again {_AGAIN_SECONDS:g} s later")
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(one for one in sys.path if one),

@@ -7,6 +7,7 @@ use the admin port chooses a name in there, never a place.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import socket
 import tempfile
@@ -29,6 +30,16 @@ if TYPE_CHECKING:
 MOST_SECONDS = 60.0
 _HOST_LEVEL, _DEVICE_LEVEL = 2, 1  # at 3 cheap ops, too, which costs every request more
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def _recording_name(where: Path) -> str:
+    """Where TensorBoard finds it, by the time; several may end in one second."""
+    run = f"{folder.XPLANES}/{time.strftime('%Y_%m_%d_%H_%M_%S')}"
+    number = itertools.count(2)
+    free = run
+    while (where / free).exists():
+        free = f"{run}_{next(number)}"
+    return f"{free}/{socket.gethostname()}{folder.XPLANE}"
 
 
 class Profiles:
@@ -96,8 +107,7 @@ class Profiles:
             self._recorded = (model, seconds, time.monotonic())
             seen = self._record(model, seconds)
             where = self._folders.setdefault(model, self._folder(model, None))
-            name = f"{folder.XPLANES}/{time.strftime('%Y_%m_%d_%H_%M_%S')}/{socket.gethostname()}{folder.XPLANE}"
-            return folder.write(where, name, seen, int(self.config.max_mb * MB))
+            return folder.write(where, _recording_name(where), seen, int(self.config.max_mb * MB))
         except OSError as error:
             raise UnavailableError(f"the recording was not written: {error}") from error
         finally:
