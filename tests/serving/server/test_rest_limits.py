@@ -126,6 +126,17 @@ def test_all_bodies_together(make_http):
     assert bodies.held == 0
 
 
+def test_bodies_that_come_slowly_count_while_they_come(make_http):
+    """Also those that are handed over when they are complete; and no more once their clients are gone."""
+    server = make_http(limits=Limits(max_body_bytes=4000, max_total_body_bytes=4000))
+    bodies = server.ctx.bodies
+    with send(server, raw_post(PREDICT, b"{" * 3900)[:-3000]):
+        until(lambda: bodies.held == 3900)
+        assert post(server, PREDICT, b"{" * 101).status == 429
+    until(lambda: bodies.held == 0)
+    assert post(server, PREDICT, ONE).status == 200 and bodies.refused == 1
+
+
 def test_large_headers(small):
     answer = send(small, b"GET /v2 HTTP/1.1\r\n" + b"x-many: " + b"y" * 5000 + b"\r\n\r\n").recv(1000)
     assert b" 400 " in answer.split(b"\r\n")[0]

@@ -27,6 +27,8 @@ Check = Callable[[Mapping[bytes, bytes]], None]
 """Raises where a request with these headers is not for this port."""
 
 _REQUEST_ID, _TIMING = REQUEST_ID.encode(), TIMING.encode()
+WHOLE = 1 << 20
+"""Bytes: bodies of a known length up to this are handed over when they are complete (http_server.py)."""
 _WATCH_AFTER_S = 0.005  # shorter requests end before their client's absence would matter
 _CHANGES = 2  # threads that load and unload
 
@@ -120,12 +122,16 @@ class Endpoint:
 
     async def _read_body(self, call: HttpCall, receive: Receive) -> bytes:
         limits = self._app.ctx.limits
-        length = call.headers.get(b"content-length")
-        if length is not None and int(length) > limits.max_body_bytes:
+        length = int(call.headers.get(b"content-length", b"0"))
+        if length > limits.max_body_bytes:
             raise _too_large(limits.max_body_bytes)
+        hold = call.hold
+        if 0 < length <= WHOLE:  # nothing is seen of it before all of it is here
+            call.hold(length)
+            hold = lambda size: None  # noqa: E731
         try:
             async with asyncio.timeout(limits.body_seconds):
-                return await _body(receive, limits.max_body_bytes, call.hold)
+                return await _body(receive, limits.max_body_bytes, hold)
         except TimeoutError:
             raise DeadlineError(f"the body was not complete after {limits.body_seconds} s (body_seconds)") from None
 

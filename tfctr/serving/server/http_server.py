@@ -17,11 +17,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tfctr.errors import InternalError
 from tfctr.serving.server.context import SERVER_NAME
-from tfctr.serving.server.http_app import HttpApp
+from tfctr.serving.server.http_app import WHOLE, HttpApp
 from tfctr.serving.server.limits import Limits
 
 _BACKLOG = 1024
-_WHOLE = 1 << 20  # bytes: bodies up to this size are handed over when they are complete
 _START_S = 10
 _FORCED_S = 2
 _LOG = logging.getLogger("tfctr.server.http")
@@ -58,7 +57,7 @@ def _protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
         def on_headers_complete(self) -> None:
             self._headers_done()
-            self._pieces = [] if 0 < _length(self.headers) <= _WHOLE else None
+            self._pieces = [] if 0 < _length(self.headers) <= WHOLE else None
             super().on_headers_complete()
 
         def on_body(self, body: bytes) -> None:
