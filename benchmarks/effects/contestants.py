@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -108,11 +108,13 @@ def open_contestant(
     made = builds(served.build)
     gc.collect()
     before = memory_mb()["VmRSS"]
-    session = stack.enter_context(_session(made.path, builds.name, served, kind))
+    opened = _stock_session(made.path) if served.stock else _session(made.path, builds.name, served, kind)
+    session = stack.enter_context(opened)
     for request in ring[:_FIRST_CALLS]:
         outputs = session.predict(request)
     grown = memory_mb()["VmRSS"] - before
-    outputs, traced = session.run_traced(ring[0])
+    traced = session.run_traced(ring[0])
+    traced = traced if served.stock else traced[1]
     crossed = _transfers(made.path, requests_of(builds.name, BURST, shape)[0]) if _two_devices(served) else (0, 0)
     return Contestant(
         call=_burst(session, ring, shape.burst) if kind == BURST else _turns(session, ring),
@@ -144,6 +146,16 @@ def _session(path: pathlib.Path, name: str, served: Served, kind: str) -> Any:
         table_memory=served.table_memory,
         **{**placed, "intra_op_threads": served.threads},
     )
+
+
+@contextlib.contextmanager
+def _stock_session(path: pathlib.Path) -> Iterator[Any]:
+    import graph_opt
+    from tfctr.profiling.stock import StockSession
+
+    session = StockSession(str(path), graph_opt.analyse(str(path))["signatures"][SIGNATURE], threads=1)
+    with contextlib.closing(session):
+        yield session
 
 
 def _turns(session: Any, ring: list[Request]) -> Callable[[], object]:

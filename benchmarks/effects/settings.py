@@ -64,13 +64,16 @@ class Build:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Served:
-    """A build and how it is served. build: None for the SavedModel itself. copy: another session of the same."""
+    """A build and how it is served. build: None for the SavedModel itself. stock: by a TensorFlow ``Session`` instead
+    of ours. copy: another session of the same.
+    """
 
     build: Build | None = Build()
     threads: int = 1
     table_memory: str = "mapped"
     executors: int = 1
     batching: bool = False
+    stock: bool = False
     copy: int = 0
 
 
@@ -133,8 +136,16 @@ def _without(build: Build, *passes: str, **fields: Any) -> Served:
 
 
 def _wholes() -> list[Setting]:
-    stock, off, on = Served(build=None), Served(build=OFF), Served(build=ON)
+    original, off, on = Served(build=None), Served(build=OFF), Served(build=ON)
     return [
+        Setting(
+            what="instead of TensorFlow",
+            kind="whole",
+            says="`tfctr convert` without options, in `ServingSession`, against the SavedModel in stock TensorFlow (a "
+            "`Session` callable).",
+            alone=Pair(Served(build=Build(auto=True)), Served(build=None, stock=True)),
+            why_not="it is a whole, not a setting",
+        ),
         Setting(
             what="everything",
             kind="whole",
@@ -146,7 +157,7 @@ def _wholes() -> list[Setting]:
             what="as it comes",
             kind="whole",
             says="`tfctr convert` without options, where `auto` decides, against the SavedModel in the same session.",
-            alone=Pair(Served(build=Build(auto=True)), stock),
+            alone=Pair(Served(build=Build(auto=True)), original),
             among=Pair(Served(build=Build(auto=True)), on, "against everything on"),
         ),
         Setting(
