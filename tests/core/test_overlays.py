@@ -1,5 +1,6 @@
 """Deltas, overlays and served tables from Python; overlays of a store swapped while sessions run."""
 
+import gc
 import threading
 from pathlib import Path
 
@@ -188,8 +189,11 @@ def test_thirty_swaps_leave_no_memory_behind(tmp_path, memory):
         overlay.close()
         found = ops.tfctr_hash_lookup(handle, keys, index=0, dim=16).numpy()
         assert (found == 2).all()
+        del found
+        gc.collect()  # answers are as large as an overlay's rows
         sizes.append(resident_bytes())
     (space,) = [one for one in native.table_spaces() if one["path"] == str(tmp_path / "base")]
     assert space["memory"] == memory and space["overlays"] == 1
-    assert max(sizes[5:]) - sizes[4] < 16 << 20
+    # What stays, not what others in this process hold for a moment: 80 MB if overlays stayed.
+    assert min(sizes[-5:]) - min(sizes[:5]) < 16 << 20
     ops.tfctr_store_overlay(handle, np.zeros(0, np.int64), np.zeros(0, np.str_))
