@@ -10,6 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fresh import in_fresh_process, mappings_of, private_bytes
 from tfctr.core import library
 
 ops = library.load()
@@ -28,19 +29,8 @@ def open_store(name: str, files: list[tuple[str, Path]], fingerprints: list[str]
     return handle
 
 
-def rss_anon_bytes() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no RssAnon in /proc/self/status")
-
-
 # Of one open table, however many users it has: the file, and its rows in the range of addresses that overlays extend.
 MAPPINGS = 2
-
-
-def mappings_of(path: Path) -> int:
-    return sum(str(path) in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
 @pytest.fixture
@@ -106,11 +96,11 @@ def test_elementwise_ops_right_behind_the_table_do_not_write_to_it(table, reques
     np.testing.assert_array_equal(np.fromfile(path, np.float32, array.size).reshape(array.shape), array)
 
 
-def test_five_sessions_share_one_mapping(tmp_path):
+def five_sessions(path: Path) -> int:
+    """What four more sessions on a table add to memory."""
     rows, width = 1 << 20, 64  # 256 MB
     probes = np.arange(0, rows, 1021)
     values = np.random.default_rng(0).normal(size=(len(probes), width)).astype(np.float32)
-    path = tmp_path / "big"
     native.write_surrogate_table(path, "big", "float32", [rows, width], probes, values)
     sessions = []
 
@@ -136,13 +126,12 @@ def test_five_sessions_share_one_mapping(tmp_path):
     new_session()
     run_all()
     gc.collect()
-    before = rss_anon_bytes()
+    before = private_bytes()
     for _ in range(4):
         new_session()
     run_all()
-    grown = rss_anon_bytes() - before
+    grown = private_bytes() - before
     assert mappings_of(path) == MAPPINGS
-    assert grown < 64 << 20, f"4 more sessions on a 256 MB table took {grown} bytes of anonymous memory"
     (stats,) = [f for f in native.store_stats()["files"] if f["path"] == str(path)]
     assert stats["refs"] == 5 * 2  # each session has it as a file and as a served table
     for session, *_ in sessions:
@@ -150,6 +139,12 @@ def test_five_sessions_share_one_mapping(tmp_path):
     sessions.clear()
     gc.collect()
     assert mappings_of(path) == 0
+    return grown
+
+
+def test_five_sessions_share_one_mapping(tmp_path):
+    grown = in_fresh_process(five_sessions, tmp_path / "big")
+    assert grown < 64 << 20, f"4 more sessions on a 256 MB table took {grown} bytes of memory"
 
 
 def test_store_that_was_never_opened(request):

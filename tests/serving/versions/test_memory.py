@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 import tfctr
+from tests.fresh import in_fresh_process, private_bytes
 from tests.serving.versions.fakes import FakeClock
-from tfctr.serving.executors import anonymous_bytes
 from tfctr.serving.versions import ModelManager, ModelSpec
 
 TABLE_BYTES = 32 << 20
@@ -34,7 +34,7 @@ def served(tmp_path_factory):
 
 
 def cycles(folder, count):
-    """Anonymous memory after each unload, and while the model was loaded."""
+    """Memory after each unload, and while the model was loaded."""
     unloaded, loaded = [], []
     with ModelManager([ModelSpec(name="m", base_path=folder, options=OPTIONS)], FakeClock(), start=False) as made:
         for _ in range(count):
@@ -42,10 +42,10 @@ def cycles(folder, count):
             with made.acquire("m") as lease:
                 outputs, _ = lease.version.signature("serving_default").predict({"ids": np.arange(20)})
             assert set(outputs["sum"].tolist()) == {64.0}
-            loaded.append(anonymous_bytes())
+            loaded.append(private_bytes())
             del lease
             made.unload("m")
-            unloaded.append(anonymous_bytes())
+            unloaded.append(private_bytes())
     return unloaded, loaded
 
 
@@ -56,9 +56,9 @@ def check(unloaded, loaded):
 
 
 def test_an_unload_gives_back_what_the_load_took(served):
-    check(*cycles(served, 5))
+    check(*in_fresh_process(cycles, served, 5))
 
 
 @pytest.mark.long
 def test_22_loads_and_unloads_end_where_they_began(served):
-    check(*cycles(served, 22))
+    check(*in_fresh_process(cycles, served, 22))

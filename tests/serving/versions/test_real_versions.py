@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import tfctr
+from tests.fresh import in_fresh_process, mappings_of, private_bytes
 from tests.serving.versions.fakes import FakeClock, in_thread
-from tfctr.serving.executors import anonymous_bytes
 from tfctr.serving.versions import Latest, ModelManager, ModelSpec
 
 ROWS = 2000
@@ -153,32 +153,29 @@ def test_first_calls_after_a_swap_are_warm(bundles, tmp_path):
         assert [one["runs"] for one in told["executors"]] == [0, 0]  # past the queue: not counted as traffic
 
 
-def resident(made, reloads):
-    """Anonymous memory after each reload, with a request on it."""
+def resident(base, reloads):
+    """Memory after each reload, with a request on it, and how often files of the first version are mapped then."""
     found = []
-    for _ in range(reloads):
-        made.reload("m")
-        version_of(made)
-        found.append(anonymous_bytes())
-    return found
+    with manager(base) as made:
+        made.poll()
+        for _ in range(reloads):
+            made.reload("m")
+            version_of(made)
+            found.append(private_bytes())
+        return found, mappings_of(base / "1")
 
 
 def test_memory_comes_back(bundles, tmp_path):
     """deeprec case 21; TF Serving #1664: a few reloads; what one of them costs is far more than what stays."""
     shutil.copytree(bundles / "1", tmp_path / "1")
-    with manager(tmp_path) as made:
-        made.poll()
-        found = resident(made, 10)
-        assert found[-1] < found[4] * 1.05
-        with open("/proc/self/maps", encoding="ascii") as maps:
-            assert sum(str(tmp_path / "1") in line for line in maps) <= 6
+    found, mappings = in_fresh_process(resident, tmp_path, 10)
+    assert found[-1] < found[4] * 1.05
+    assert mappings <= 6
 
 
 @pytest.mark.long
 def test_memory_after_30_reloads_is_that_after_5(bundles, tmp_path):
     """deeprec case 21 (#252, #254, #357, #809, #897); TF Serving #1664, #2142, #1215."""
     shutil.copytree(bundles / "1", tmp_path / "1")
-    with manager(tmp_path) as made:
-        made.poll()
-        found = resident(made, 30)
-        assert found[29] < found[4] * 1.05
+    found, _ = in_fresh_process(resident, tmp_path, 30)
+    assert found[29] < found[4] * 1.05
