@@ -35,3 +35,14 @@ def test_errors_that_are_not_of_requests():
     assert failures.code_of(KeyError("x")) is None and failures.http_code_of(KeyError("x")) == 500
     assert failures.stage_of(errors.InputError("x")) == ""
     assert failures.error_of(SimpleNamespace(code="NEW", message="m", stage="")).exit_code == 1
+
+
+def test_bad_requests_name_their_model():
+    assert failures.with_model("INVALID_ARGUMENT", "'instances': expected a list", "m") == (
+        "model 'm': 'instances': expected a list"
+    )
+    named = "model 'm' version 3, signature 's': input 'x' is missing"
+    assert failures.with_model("INVALID_ARGUMENT", named, "m") == named
+    assert failures.with_model("INVALID_ARGUMENT", "the message does not parse", "") == "the message does not parse"
+    assert failures.with_model("RESOURCE_EXHAUSTED", "try again later", "m") == "try again later"
+    assert len(failures.with_model("INVALID_ARGUMENT", "why", "m" * 9000)) < 200

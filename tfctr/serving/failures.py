@@ -43,6 +43,7 @@ _CODES: tuple[tuple[type[TfctrError], str], ...] = (
     (VersionRefusedError, "FAILED_PRECONDITION"),
     (TfctrError, "INTERNAL"),
 )
+_LONGEST_NAME = 80
 HTTP_CODES = {
     "OK": 200,
     "INVALID_ARGUMENT": 400,
@@ -74,6 +75,13 @@ def code_of(error: BaseException) -> str | None:
         if isinstance(error, kind):
             return code
     return None
+
+
+def with_model(code: str, message: str, model: str) -> str:
+    """What is wrong with a request names the model that it was for; where reading failed, nobody has named it yet."""
+    if code != "INVALID_ARGUMENT" or not model or f"model {model!r}" in message:
+        return message
+    return f"model {model[:_LONGEST_NAME]!r}: {message}"
 
 
 def http_code_of(error: BaseException) -> int:

@@ -73,8 +73,9 @@ class ServedVersion:
 
     def describe(self) -> dict[str, Any]:
         """``number``, ``folder``, ``executors`` [{runs, requests, rows, busy_ns, failures, running, own_bytes: what the
-        process grew by when it was loaded}], ``shared`` {tables, table_bytes: mapped once for all, engines,
-        engine_bytes}, ``signatures``, ``dense`` by signature, ``devices``, ``warm_up``, ``load_seconds``, ``queue``."""
+        process grew by when it was loaded}], ``shared`` {tables, table_bytes: mapped once for all, table_memory,
+        engines, blob_bytes: of engines' files}, ``signatures``, ``dense`` by signature, ``devices``, ``routing``,
+        ``queue``, ``warm_up``, ``load_seconds``."""
         told = self.group.describe()
         executors = [
             {**counts, "own_bytes": own}

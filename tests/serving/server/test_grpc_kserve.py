@@ -143,7 +143,7 @@ def test_scheduling_parameters_that_are_no_numbers(grpc_front, name, value):
     made = kserve_protos.ModelInferRequest(model_name=MODEL)
     kind = {str: "string_param", bool: "bool_param", float: "double_param"}[type(value)]
     setattr(made.parameters[name], kind, value)
-    with pytest.raises(grpc.RpcError, match=f"'{name}': expected a whole number") as caught:
+    with pytest.raises(grpc.RpcError, match=f"model '{MODEL}': .*'{name}': expected a whole number") as caught:
         grpc_front.call("/inference.GRPCInferenceService/ModelInfer", made.SerializeToString())
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 

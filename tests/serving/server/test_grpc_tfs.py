@@ -253,7 +253,7 @@ def test_multi_inference(stub, grpc_models):
 def test_examples_that_do_not_fit(stub):
     made = classification_pb2.ClassificationRequest()
     made.model_spec.name, made.model_spec.signature_name = MODEL, "classify"
-    assert "no examples" in refused(stub.Classify, made)[1]
+    assert refused(stub.Classify, made)[1].startswith(f"model '{MODEL}': input: no examples")
     made.input.example_list.examples.add()
     for signature in ("classify", ""):
         made.model_spec.signature_name = signature

@@ -267,12 +267,14 @@ def test_answers_are_recorded(make_http):
     post(server, PREDICT, {"signature_name": "one", "instances": ["x"]})
     post(server, "/v1/models/rankre:predict", ONE)
     get(server, "/v2/models/ranker/versions/1")
+    post(server, PREDICT, b"{")
     get(server, "/healthz")
     assert recorded.answers == [
         ("tfs", "Predict", "ranker", 2, "OK"),
         ("tfs", "Predict", "ranker", 2, "INVALID_ARGUMENT"),
         ("tfs", "Predict", "rankre", None, "NOT_FOUND"),
         ("kserve", "ModelMetadata", "ranker", 1, "OK"),
+        ("tfs", "Predict", "ranker", None, "INVALID_ARGUMENT"),
     ]
 
 

@@ -265,6 +265,26 @@ def test_a_rollback_goes_to_what_served_not_to_a_number_that_never_did(tmp_path)
     assert answer(made) == "one"
 
 
+@pytest.mark.parametrize("step", [-5 * 365 * 86400.0, 86400.0])
+def test_a_clock_that_steps_changes_what_is_told_and_nothing_else(tmp_path, step):
+    """The time of day jumps, back by years or forward by a day, while a version serves, and again before a rollback."""
+    loader, clock = FakeLoader(), FakeClock(1e9)
+    write(tmp_path, 1, "one")
+    made = manager(tmp_path, loader, clock)
+    made.poll()
+    clock.now += step
+    made.poll(), made.poll()
+    assert answer(made) == "one" and loader.tried == [1] and not loader.made[0].closed
+    write(tmp_path, 2, "two")
+    made.poll(), made.poll()
+    assert answer(made) == "two" and states(made)[1] == "END"
+    assert made.status("m")[0].versions[1].loaded_at == 1e9 + step
+    clock.now -= 2 * step
+    made.rollback("m")
+    made.poll(), made.poll()
+    assert answer(made) == "one" and loader.tried == [1, 2, 1]
+
+
 def test_a_rollback_that_fails_changes_nothing(tmp_path):
     write(tmp_path, 1, "one"), write(tmp_path, 2, "two")
     made = manager(tmp_path)

@@ -20,7 +20,7 @@ import grpc
 
 from tfctr.core import library
 from tfctr.errors import CancelledError, InputError
-from tfctr.serving.failures import code_of, error_of, stage_of
+from tfctr.serving.failures import code_of, error_of, stage_of, with_model
 from tfctr.serving.server.auth import AccessError
 from tfctr.serving.server.context import DEADLINE_MS, REQUEST_ID, TIMING, USER_INPUTS, ServerContext
 from tfctr.serving.server.grpc_messages import Message
@@ -184,6 +184,7 @@ class Rpc:
     def failed(self, error: Exception) -> tuple[Any, str]:
         """The request failed: (status, its message); recorded."""
         code, message, stage = status_of(error)
+        message = with_model(code, message, self.model)
         trailing = [(REQUEST_ID, self.request_id)]
         if stage:
             trailing.append((STAGE, stage))

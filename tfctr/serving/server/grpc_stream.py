@@ -16,6 +16,7 @@ import grpc
 
 from tfctr.core import library
 from tfctr.errors import OverloadedError
+from tfctr.serving.failures import with_model
 from tfctr.serving.server import kserve_protos as protos
 from tfctr.serving.server.context import REQUEST_ID, ServerContext
 from tfctr.serving.server.grpc_calls import Rpc, status_of
@@ -133,6 +134,7 @@ class Streams:
                 reply += self._final.SerializeToString()  # concatenated messages are a merged message
         except Exception as error:
             code, message, stage = status_of(error)
+            message = with_model(code, message, rpc.model)
             rpc.record_failure(code, message, stage)
             return self._failure(message, body)
         rpc.answered()

@@ -59,7 +59,8 @@ class HttpReply:
 
 
 class HttpCall:
-    """A request in work. model, version, rows: known once the body was read; the record of the answer names them."""
+    """A request in work. model: of the path; version, rows: known once the body was read; the record of the answer
+    names them."""
 
     __slots__ = (
         "_cancelled", "_native", "_read_ns", "_waited_ns", "api", "arrived", "body", "ctx", "deadline_ns", "headers",
@@ -77,7 +78,7 @@ class HttpCall:
         self.query: bytes = scope.get("query_string", b"")
         self.body = b""
         self.held = self.unpacked = 0  # bytes of the body that are counted, as they came and unpacked
-        self.model = ""
+        self.model = self.params.get("model", "")  # what fails before it is looked up is recorded with it, too
         self.version: int | None = None
         self.rows = 0
         self.deadline_ns = 0
@@ -197,6 +198,7 @@ class HttpCall:
     def failed(self, error: BaseException) -> HttpReply:
         """The reply to a request that failed; both protocols write {"error": text}."""
         code, message, stage = status_of(error)
+        message = failures.with_model(code, message, self.model)
         reply = error_reply(code, message)
         if isinstance(error, TooLargeError):
             reply.status = 413

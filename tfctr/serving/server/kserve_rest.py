@@ -182,7 +182,8 @@ def _reply(
         own = dict(wanted)
         missing = own.keys() - tensors.keys()
         if missing:
-            raise InputError(f"model {call.model!r}: no output {min(missing)[:80]!r}; there is: {', '.join(tensors)}")
+            where = f"model {call.model!r} version {call.version}"
+            raise InputError(f"{where}: no output {min(missing)[:80]!r}; there is: {', '.join(tensors)}")
         tensors = {name: tensors[name] for name in own}
     in_tail = [name for name in tensors if (binary if own.get(name) is None else own[name])]
     listed, tail = library.native().write_kserve_json(tensors, in_tail, False)

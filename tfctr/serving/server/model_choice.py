@@ -34,7 +34,8 @@ def signature_of(model: str, served: Any, name: str) -> Any:
     names = sorted(served.signatures)
     near = difflib.get_close_matches(name, names, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise InputError(f"model {model!r}: no signature {name!r}; there is: {', '.join(names) or 'none'}{hint}")
+    where = f"model {model!r} version {served.number}"
+    raise InputError(f"{where}: no signature {name!r}; there is: {', '.join(names) or 'none'}{hint}")
 
 
 def version_choice(model: str, text: str) -> tuple[int | None, str | None]:

@@ -80,6 +80,7 @@ class TfServing:
 
     def _answer(self, rpc: Rpc, request: Any, response: Any, method: str) -> bytes:
         """Of Classify and Regress, whose messages have the same fields."""
+        rpc.model = request.model_spec.name
         examples = tfs_examples.serialized_examples(request.input)
         with self._acquire(rpc, request.model_spec) as lease:
             response.result.CopyFrom(self._run(rpc, lease.version, request.model_spec, examples, method))
@@ -89,6 +90,7 @@ class TfServing:
     def multi_inference(self, rpc: Rpc, body: bytes) -> bytes:
         """All tasks on one version, over one parse of the examples."""
         request = parse(inference_pb2.MultiInferenceRequest, body)
+        rpc.model = request.tasks[0].model_spec.name if request.tasks else ""
         _check_tasks(request.tasks)
         examples = tfs_examples.serialized_examples(request.input)
         response = inference_pb2.MultiInferenceResponse()
@@ -113,7 +115,7 @@ class TfServing:
     def _run(self, rpc: Rpc, served: Any, spec: model_pb2.ModelSpec, examples: list[bytes], method: str) -> Any:
         name = spec.signature_name or DEFAULT_SIGNATURE
         handle = signature_of(rpc.model, served, name)
-        where = f"model {rpc.model!r}, signature {name!r}"
+        where = f"model {rpc.model!r} version {served.number}, signature {name!r}"
         tfs_examples.check_method(where, handle.method_name, method)
         inputs = tfs_examples.reader_of(where, handle.inputs, handle.features).inputs(examples)
         outputs, timing = handle.predict(inputs, rpc.call((rpc.model, served.number, name)))

@@ -57,7 +57,7 @@ def _predict_general(call: HttpCall, start: int) -> HttpReply:
         served = lease.version
         call.version = served.number
         handle = served.signatures.get(name) or signature_of(call.model, served, name)
-        inputs, users = _inputs(call.model, name, handle, columns, user)
+        inputs, users = _inputs(_where(call, name), handle, columns, user)
         check_rows(call.ctx.limits.max_rows, handle, inputs)
         native_call = call.native_call((call.model, served.number, name), users=users)
         parsed = time.perf_counter_ns()
@@ -84,7 +84,7 @@ def _reply(
         tensors = outputs if handle.dense_only else flat_outputs(handle.outputs, outputs)
         text = b'{"outputs": ' + native.write_json(tensors, "columns") + b"}"
     else:
-        _check_rows(call.model, name, outputs, rows)
+        _check_rows(_where(call, name), outputs, rows)
         text = b'{"predictions": ' + native.write_json(outputs, "rows") + b"}"
     call.ran(timing.as_dict(), parse_ns, time.perf_counter_ns() - ran)
     return HttpReply(text)
@@ -131,9 +131,13 @@ def _limit_rows(call: HttpCall, rows: int) -> None:
         raise InputError(f"the request has {rows} rows, the limit is {limit} (max_rows)")
 
 
-def _inputs(model: str, name: str, handle: Any, columns: dict[str, Any], user: Any) -> tuple[dict[str, Any], list[str]]:
+def _where(call: HttpCall, signature: str) -> str:
+    """How errors begin, as those of C++ do."""
+    return f"model {call.model!r} version {call.version}, signature {signature!r}"
+
+
+def _inputs(where: str, handle: Any, columns: dict[str, Any], user: Any) -> tuple[dict[str, Any], list[str]]:
     """What the signature is run with, and which inputs of it the request gives once."""
-    where = f"model {model!r}, signature {name!r}"
     if "" in columns:
         names = [one.name for one in handle.inputs]
         if len(names) != 1 or len(columns) != 1:
@@ -155,15 +159,14 @@ def _inputs(model: str, name: str, handle: Any, columns: dict[str, Any], user: A
     return made, list(user)
 
 
-def _check_rows(model: str, name: str, outputs: Mapping[str, Any], rows: int) -> None:
+def _check_rows(where: str, outputs: Mapping[str, Any], rows: int) -> None:
     """Row form needs outputs that have rows."""
     for output, value in outputs.items():
         shape = getattr(value, "shape", None)
         if shape is None or not len(shape) or shape[0] != rows:
             found = "is sparse or ragged" if shape is None else f"has shape {list(shape)}"
             raise InputError(
-                f"model {model!r}, signature {name!r}: output {output!r} {found} for {rows} instances; "
-                "ask with 'inputs' (column form)"
+                f"{where}: output {output!r} {found} for {rows} instances; ask with 'inputs' (column form)"
             )
 
 
@@ -194,7 +197,7 @@ def _on_examples(call: HttpCall, method: str) -> tuple[Any, int]:
         served = lease.version
         call.version = served.number
         handle = signature_of(call.model, served, name)
-        where = f"model {call.model!r}, signature {name!r}"
+        where = _where(call, name)
         tfs_examples.check_method(where, handle.method_name, method)
         inputs = tfs_examples.reader_of(where, handle.inputs, handle.features).inputs(examples)
         parsed = time.perf_counter_ns()
