@@ -9,6 +9,11 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ["TFCTR_CACHE_DIR"] = "off"
 
 import pytest
+from hypothesis import settings
+
+# An example may take any time: on a busy machine a thread waits longer for its turn than hypothesis allows by itself.
+settings.register_profile("tfctr", deadline=None)
+settings.load_profile("tfctr")
 
 pytest_plugins = ["tests.models.fixtures", "tests.bundle.deltas.fixtures"]
 
