@@ -1,6 +1,7 @@
 """Options of `tfctr serve` and `tfctr admin`: what they mean, and what is refused before anything starts."""
 
 import argparse
+import importlib.util
 import json
 import socket
 import threading
@@ -117,6 +118,15 @@ def test_what_is_wrong_ends_before_a_model_is_touched(capsys, folder, argv, word
     for word in words:
         assert word in error
     assert error.count("\n") == 1
+
+
+def test_packages_that_are_missing_are_named(capsys, folder, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "starlette" else found(name))
+    for command in (["serve", folder], ["loadtest", "grpc://127.0.0.1:1/ranker"]):
+        error = refused(capsys, *command)
+        assert f"tfctr {command[0]}" in error and "starlette (pip install 'tfctr[serve]')" in error
+        assert error.count("\n") == 1
 
 
 def test_a_taken_port_is_named_with_its_option(capsys, folder):

@@ -163,6 +163,10 @@ def run(args: argparse.Namespace) -> int:
 
     target = parse_target(args.target, args.protocol)
     check_is_local(target, args.allow_remote)
+    if target.transport != "process":
+        from tfctr.serving.server import check_packages
+
+        check_packages(f"tfctr loadtest {target.transport}://...")
     plan = _plan(args)
     with contextlib.ExitStack() as stack:
         ready = _prepare(args, target, stack)

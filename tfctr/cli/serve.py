@@ -156,8 +156,9 @@ def _add_rest(group: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tfctr.serving.server import read_on_own_thread
+    from tfctr.serving.server import check_packages, read_on_own_thread
 
+    check_packages("tfctr serve")
     read_on_own_thread()
     from tfctr.serving.server import server
 
