@@ -13,7 +13,7 @@ VOCABULARY = 100
 class ServedModel(tf.Module):
     """serving_default: user_id int64 [B], price float32 [B, 2], name string [B], tags ragged int64 -> score [B],
     pair [B, 2]. one: x float32 [B] -> y = x * scale. echo: text string [B] -> text. slow: steps int64 [B] -> done.
-    classify: x -> classes, scores. ragged: tags -> doubled."""
+    classify: x -> classes, scores. ragged: tags -> doubled. rows: id int64 [B] below VOCABULARY -> row [B, 8]."""
 
     def __init__(self, scale: float = 1.0):
         super().__init__()
@@ -62,13 +62,17 @@ class ServedModel(tf.Module):
     def ragged(self, tags):
         return {"doubled": tags * 2}
 
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "id")])
+    def rows(self, id):
+        return {"row": tf.gather(self.table, id)}
+
 
 def save(folder: Path, scale: float = 1.0) -> Path:
     """The SavedModel."""
     model = ServedModel(scale)
     signatures = {
         "serving_default": model.score,
-        **{name: getattr(model, name) for name in ("one", "echo", "slow", "classify", "ragged")},
+        **{name: getattr(model, name) for name in ("one", "echo", "slow", "classify", "ragged", "rows")},
     }
     tf.saved_model.save(model, str(folder), signatures=signatures)
     return folder
