@@ -1,4 +1,7 @@
-"""Delta checkpoints: a full save and its deltas are what a full save would have been, bit for bit, in any shards."""
+"""Delta checkpoints: a full save and its deltas are what a full save would have been, bit for bit, in any shards.
+
+Case 15 of our study of DeepRec: its issues 999 and 983.
+"""
 
 import json
 import subprocess

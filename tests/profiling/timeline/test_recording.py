@@ -1,6 +1,6 @@
 """Recording real models: all ops, true threads, times that add up, and only what was asked for.
 
-What DeepRec's timelines had wrong (its issues 977, 266 and 347): unknown ops, made-up thread ids, runs that mix.
+What DeepRec's timelines had wrong (case 36: issues 977, 266 and 347): unknown ops, made-up thread ids, runs that mix.
 """
 
 from __future__ import annotations
