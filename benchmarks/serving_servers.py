@@ -61,7 +61,7 @@ def models_folder(given: str | None) -> Iterator[pathlib.Path]:
         yield pathlib.Path(scratch)
 
 
-def model_of(folder: pathlib.Path, tower: str, dense: str = "tensorflow") -> tuple[pathlib.Path, pathlib.Path]:
+def model_of(folder: pathlib.Path, tower: str, dense: str = "auto") -> tuple[pathlib.Path, pathlib.Path]:
     """(SavedModel, folder of versions with the bundle as 1) of the 40-feature model; made where they are not yet.
 
     Made in a process of its own, with all cores: the generator's has one, and no TensorFlow threads.
@@ -246,6 +246,18 @@ def stock(saved: pathlib.Path, decode: str = "numpy", inter_op: int = 1, threads
         yield server
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def bare(busy_ms: float) -> Iterator[int]:
+    """Port of a gRPC server that keeps its core busy for so long and answers; on SERVER_CORE."""
+    command = [sys.executable, "-m", "benchmarks.bare_server", f"{busy_ms:.3f}", "--core", str(SERVER_CORE)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            yield int(process.stdout.readline().split()[1])
+        finally:
+            process.stdin.close()
 
 
 @contextlib.contextmanager
