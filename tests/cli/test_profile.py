@@ -141,6 +141,23 @@ def test_a_baseline_without_the_signature_is_refused(model: str, run: Run, tmp_p
     refused(result, "--baseline", model, repr(signatures[0]), "serving_default")
 
 
+def test_a_baseline_of_other_sizes_is_refused(run: Run, tmp_path: pathlib.Path) -> None:
+    import tensorflow as tf
+
+    class Sum(tf.Module):
+        def __init__(self, width: int) -> None:
+            spec = tf.TensorSpec([None, width], tf.float32, "x")
+            self.serve = tf.function(lambda x: {"y": tf.reduce_sum(x, 1)}, input_signature=[spec])
+
+    paths = [str(tmp_path / f"wide{width}") for width in (2, 3)]
+    for path, width in zip(paths, (2, 3), strict=True):
+        module = Sum(width)
+        tf.saved_model.save(module, path, signatures=module.serve)
+    result = run(paths[0], "--baseline", paths[1], "--out", str(tmp_path / "out"))
+    refused(result, "input 'x' is float32 [?, 3] there and float32 [?, 2]", *paths)
+    assert not (tmp_path / "out").exists()
+
+
 def _signatures(path: str) -> list[str]:
     import graph_opt
 

@@ -29,7 +29,7 @@ _DEVICE_HELP = """Lookups and all that only they need go to one device, the dens
 never leave the CPU, and what crosses does so as one tensor.
 
   --device-map sparse=/CPU:0,dense=/GPU:0"""
-_TABLE_HELP = """Fused tables in half or a quarter of the bytes. They stay fp32 where the outputs on the samples (else
+_TABLE_HELP = """Fused tables in half the bytes, or about a third. They stay fp32 where the outputs on the samples (else
 on generated inputs) move by more than the limits.
 
   --table-dtype fp16 --samples clicks.npz --max-dp 0.002"""

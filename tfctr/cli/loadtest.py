@@ -32,7 +32,7 @@ highest rate at which --p99-ms holds, and confirms it. Requests are serialised b
   tfctr loadtest http://127.0.0.1:8501/v2/models/ranker --rate 50,100,200 --html load.html
   tfctr loadtest grpc://127.0.0.1:8500/ranker --find-rate --p99-ms 30
   tfctr loadtest models/ranker --clients 4"""
-EPILOG = "Exits with 6 where more requests failed than --errors allows, or --p99-ms was not kept."
+EPILOG = "Exits with 6 where more requests failed than --errors allows, --p99-ms was not kept, or no rate was found."
 MISSED = 6
 
 

@@ -93,14 +93,35 @@ def _baseline(args: argparse.Namespace, ours: common.Model, signature: str) -> c
             f"--baseline {other.path}: no signature {signature!r}, which is profiled of {ours.path}; "
             f"it has {', '.join(has) or 'none'}"
         )
-    mine, theirs = ({e["name"]: e["dtype"] for e in m.info(signature)["inputs"]} for m in (ours, other))
+    mine, theirs = ({e["name"]: e for e in m.info(signature)["inputs"]} for m in (ours, other))
     for name in sorted(mine.keys() | theirs.keys()):
-        if mine.get(name) != theirs.get(name):
+        here, there = mine.get(name), theirs.get(name)
+        if not _alike(here, there):
             raise UsageError(
                 f"--baseline {other.path}: signature {signature!r} is another one: input {name!r} is "
-                f"{theirs.get(name, 'missing')} there and {mine.get(name, 'missing')} in {ours.path}"
+                f"{_input_words(there)} there and {_input_words(here)} in {ours.path}"
             )
     return other
+
+
+def _alike(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> bool:
+    """Whether what one input takes the other may take: the same dtype, and no size that both fix at another number."""
+    if one is None or other is None or one["dtype"] != other["dtype"]:
+        return False
+    sizes, others = one.get("shape"), other.get("shape")
+    if sizes is None or others is None:
+        return True
+    return len(sizes) == len(others) and all(a == b or a < 0 or b < 0 for a, b in zip(sizes, others, strict=True))
+
+
+def _input_words(entry: Mapping[str, Any] | None) -> str:
+    """ "int64 [?, 2]"."""
+    if entry is None:
+        return "missing"
+    shape = entry.get("shape")
+    if shape is None:
+        return str(entry["dtype"])
+    return f"{entry['dtype']} [{', '.join('?' if size is None or size < 0 else str(size) for size in shape)}]"
 
 
 def _batches(args: argparse.Namespace, models: Sequence[common.Model], signature: str) -> tuple[list[Arrays], int]:

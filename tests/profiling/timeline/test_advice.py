@@ -111,3 +111,11 @@ def test_caches_and_tables_of_nowhere(tmp_path) -> None:
         (tmp_path / name / "size").write_text(text)
     assert machine_facts.cache_bytes(tmp_path) == 16 * 2**20
     assert machine_facts.tables_bytes(str(tmp_path)) is None
+
+
+def test_tables_of_a_bundle_without_its_other_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"table": 100, "hash": 30, "overlay": 7, "vocab": 1000, "blob": 5000}
+    files = [{"kind": kind, "bytes": size} for kind, size in sizes.items()]
+    monkeypatch.setattr(machine_facts, "is_bundle", lambda path: True)
+    monkeypatch.setattr(machine_facts, "read_manifest", lambda path: {"store": {"files": files}})
+    assert machine_facts.tables_bytes("bundle/") == 137

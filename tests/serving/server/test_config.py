@@ -302,3 +302,11 @@ def test_the_file_in_the_documentation_is_one(repo_root, tmp_path):
     made = config.build(file=written(tmp_path, blocks[0]))
     assert [model.name for model in made.models] == ["ranker", "other"]
     assert made.models[0].traffic and made.models[1].group == config.GroupConfig(executors=1, queue_limit=200)
+
+
+def test_the_documentation_names_every_key(repo_root):
+    text = (repo_root / "docs/server.md").read_text()
+    schema = config_check.schema()
+    rules = [schema, *(rule for rule in schema["$defs"].values() if "properties" in rule)]
+    keys = {key for rule in rules for key in rule["properties"]}
+    assert {key for key in keys if f"`{key}`" not in text and f'"{key}"' not in text} == set()

@@ -327,3 +327,26 @@ def test_no_model_that_serves_ends_the_start(tmp_path):
         (rejected,) = found["tfctr_version_rejected"]
         assert rejected.labels["model"] == "broken" and rejected.labels["version"] == "1" and rejected.labels["reason"]
         assert found["tfctr_load_failures_total"][0].value == 1 and found["tfctr_ready"][0].value == 0
+
+
+def test_one_model_that_does_not_serve_leaves_the_others(tmp_path):
+    """Readiness is false, the log and the answer say why, and what can be served is."""
+    names = ("good", "bad")
+    write(tmp_path / "good", 1, "good"), write(tmp_path / "bad", 1, "broken for good")
+    ports = {"server": {"grpc_port": 0, "http_port": 0, "admin_port": 0}}
+    config = server_config.build(model_dirs=[tmp_path / name for name in names], overrides=ports)
+    specs = [ModelSpec(name=name, base_path=tmp_path / name, poll_seconds=0) for name in names]
+    manager, stream = ModelManager(specs, loader=FakeLoader(), start=False), io.StringIO()
+    with manager, Server(config, manager=manager, log=RequestLog(stream=stream)) as server:
+        where = server.start()
+        assert not server.wait_ready()
+        status, told = fetch(f"{where.http}/readyz")
+        assert status == 503 and b"model 'bad' does not serve: version 1: " in told and b"'good'" not in told
+        (version,) = json.loads(fetch(f"{where.http}/v1/models/good")[1])["model_version_status"]
+        assert version["state"] == "AVAILABLE"
+        status, told = fetch(f"{where.http}/v1/models/bad:predict", instances())
+        assert status == 503 and b"is broken for good" in told
+    (event,) = [
+        one for one in map(json.loads, stream.getvalue().splitlines()) if one["event"] == "model does not serve"
+    ]
+    assert event["level"] == "error" and "is broken for good" in event["reason"]

@@ -243,7 +243,7 @@ def large_tables(f: Facts) -> Advice | None:
         title="Store the tables smaller",
         evidence=f"Fused lookups take {percent_words(share)} of the step. The tables ({size_words(f.tables_bytes)}) "
         f"are larger than this machine's cache ({size_words(f.cache_bytes)}): rows come from memory.",
-        then="fp16 halves what is read, int8 quarters it; the accuracy gate decides on your samples.",
+        then="fp16 halves what is read, int8 leaves about a third; the accuracy gate decides on your samples.",
         command=f"tfctr convert {f.model} {f.new_bundle} --table-dtype fp16 --samples rows.npz",
         weight=share / 2,
     )

@@ -8,6 +8,7 @@ from tfctr.bundle.reader import is_bundle, read_manifest
 from tfctr.errors import TfctrError
 
 _CACHES = pathlib.Path("/sys/devices/system/cpu/cpu0/cache")
+_TABLES = ("table", "hash", "overlay")  # of the store: vocabularies and engines are files too
 _UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3}
 
 
@@ -17,9 +18,10 @@ def tables_bytes(path: str) -> int | None:
     if not path or not is_bundle(path):
         return None
     try:
-        return sum(int(entry["bytes"]) for entry in read_manifest(path)["store"]["files"])
+        files = read_manifest(path)["store"]["files"]
     except TfctrError:
         return None
+    return sum(int(entry["bytes"]) for entry in files if entry["kind"] in _TABLES)
 
 
 def slower_engine(path: str, signature: str) -> str:
