@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from tfctr.cli import common
@@ -171,10 +172,24 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         ready = _prepare(args, target, stack)
         told = loadtest_report.Progress(plan, quiet=args.json)
-        outcome = carry_out(ready.channel, ready.requests, plan, told, ready.read_batches)
+        try:
+            outcome = carry_out(ready.channel, ready.requests, plan, told, ready.read_batches)
+        except UsageError as error:
+            raise UsageError(f"{error}{_advice(args, target, str(error))}") from error
     result = loadtest_report.result_of(args, target, plan, outcome, ready.traffic)
     loadtest_report.write(result, args.json, args.html)
     return MISSED if _missed(plan, outcome) else 0
+
+
+def _advice(args: argparse.Namespace, target: Target, message: str) -> str:
+    """What to do about a generated id that is in no row of a table."""
+    found = re.search(r"is not in \[0, (\d+)\)", message)
+    if not found or args.inputs or args.bundle or target.transport == "process" or int(found[1]) >= args.id_limit:
+        return ""
+    return (
+        f"; generated ids are below --id-limit {args.id_limit}: give --id-limit {found[1]}, --bundle with the model "
+        "that is served, or --inputs with requests of your own"
+    )
 
 
 def _missed(plan: Plan, outcome: Outcome) -> bool:

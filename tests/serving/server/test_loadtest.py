@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tensorflow as tf
 
 import tfctr
 from tests.serving import dense_bundles
@@ -47,10 +48,38 @@ def with_user(tmp_path_factory):
 def test_one_user_beside_many_rows(with_user, capsys, protocol):
     spec = ModelSpec(name="m", base_path=with_user, options=tfctr.GroupOptions(), poll_seconds=0)
     with ModelManager([spec]) as manager:
-        assert manager.wait(60), manager.status()
+        assert manager.wait(240), manager.status()
         with serving(manager) as front:
             target = ["grpc://" + front.address + "/m", "--protocol", protocol, "--user-rows", "1"]
             assert answers(capsys, *target, "--bundle", str(with_user)) > 0
             assert {answer.rows for answer in front.record.answers} == {4}
             assert main(["loadtest", *target, *FAST]) == 2
             assert "nothing says which inputs are the user's" in capsys.readouterr().err
+
+
+class Small(tf.Module):
+    """A table of 7 rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = tf.Variable(tf.ones([7, 4]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="ids")])
+    def serve(self, ids):
+        return {"sum": tf.reduce_sum(tf.gather(self.table, ids), 1)}
+
+
+@pytest.mark.parametrize("form", ["model", "bundle"])
+def test_ids_beyond_the_table_are_explained(tmp_path, capsys, form):
+    module = Small()
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=module.serve)
+    tfctr.convert(tmp_path / "model", tmp_path / "bundle")
+    spec = ModelSpec(name="m", base_path=tmp_path / form, options=tfctr.GroupOptions(), poll_seconds=0)
+    with ModelManager([spec]) as manager:
+        assert manager.wait(240), manager.status()
+        with serving(manager) as front:
+            target = f"grpc://{front.address}/m"
+            assert main(["loadtest", target, *FAST]) == 2
+            assert "is not in [0, 7)" in (told := capsys.readouterr().err)
+            assert "generated ids are below --id-limit 1000: give --id-limit 7, --bundle" in told
+            assert answers(capsys, target, "--id-limit", "7") > 0
