@@ -2,7 +2,8 @@
 
 Run: python -m benchmarks.bench_serving_batching [--quick] [--json FILE] [--models FOLDER]
 
-The 40-feature model with two dense towers (fp32, where `--dense auto` puts them), over gRPC. Server and generator have a core each.
+The 40-feature model with two dense towers (fp32, run by what `--dense auto` takes), over gRPC. Server and generator
+have a core each.
 """
 
 from __future__ import annotations
