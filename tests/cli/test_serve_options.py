@@ -220,9 +220,10 @@ def test_admin_refuses_by_name(capsys, words, expected):
 
 
 def test_admin_says_when_nobody_answers(capsys):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    assert main(["admin", "status", "--url", f"http://127.0.0.1:{port}"]) == 1
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # it never listens, and nobody else can
+        port = taken.getsockname()[1]
+        assert main(["admin", "status", "--url", f"http://127.0.0.1:{port}"]) == 1
     error = capsys.readouterr().err
     assert f"http://127.0.0.1:{port}: no answer" in error and "--url says where it is" in error
 

@@ -19,6 +19,7 @@ from tfctr.serving.signature_info import read_signature
 BLOCKS, BAD, BROKEN = 99.0, 77.0, 66.0  # values of x[:, 0] that mean something to the gate
 TABLE = np.arange(20, dtype=np.float32).reshape(10, 2)
 WAIT = 60  # seconds, for what must happen
+DEADLINES_MS = (20, 300, 5000, 30_000)  # in turn: on a busy machine the first is over before a request gets anywhere
 
 
 class Gate:
@@ -146,6 +147,16 @@ def queue(group, signature, pool, inputs, call):
 
 def in_ms(milliseconds):
     return time.monotonic_ns() + milliseconds * 1_000_000
+
+
+def too_late(native, ask, far_enough):
+    """The error of the request of ``ask(call)``, a future, that its deadline ends; of the first that got so far."""
+    for milliseconds in DEADLINES_MS:
+        error = failed(native, ask(native.Call(deadline_ns=in_ms(milliseconds))))
+        assert error.code == "DEADLINE_EXCEEDED"
+        if far_enough(error):
+            return error
+    pytest.fail(f"{milliseconds} ms did not get it further than {error.stage}")
 
 
 def failed(native, future_or_call):

@@ -13,6 +13,7 @@ import pytest
 
 import tfctr
 from tests.bundle.deltas import delta_models as models
+from tests.serving.server.gate import until
 from tfctr.errors import CorruptFileError, UsageError
 
 
@@ -215,7 +216,7 @@ def test_nothing_is_left_behind(base, tmp_path, monkeypatch):
     before = _descriptors()
     for _ in range(3):
         round_()
-    assert _descriptors() <= before
+    until(lambda: _descriptors() <= before)  # others of this process may have one open for a moment
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 import concurrent.futures
 import shutil
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -252,18 +253,19 @@ def test_closing_while_others_run(tf2_path):
 
     def run(_):
         running.wait()
-        for k in range(1000):
+        end = time.monotonic() + 120  # who closes may get its turn late
+        while time.monotonic() < end:
             try:
                 np.testing.assert_array_equal(made.predict(request)["score"], want)
             except UsageError:
-                return k
-        return -1
+                return True
+        return False
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         calls = [pool.submit(run, k) for k in range(4)]
         running.wait()
         made.close()
-        assert all(call.result() >= 0 for call in calls)
+        assert all(call.result() for call in calls)
 
 
 def test_close_twice_and_use_after_close(tf2_path):

@@ -111,14 +111,14 @@ def test_all_ops_are_there_with_names_of_the_graph(recorded: tuple[Recording, Su
 def test_ops_and_overhead_add_up_to_the_wall(recorded: tuple[Recording, Subject, Any]) -> None:
     recording, subject, _ = recorded
     timeline = recording.timeline
-    walls = subject.call.walls[-STEPS:]
-    step = timeline.median_step()
-    assert step is not None
-    events = timeline.of_step(step.index)
-    ops, idle = (sum(e.self_ns for e in events if e.kind == kind) for kind in ("op", "overhead"))
-    assert ops > 0 and idle > 0
-    assert abs(ops + idle - walls[step.index]) <= 0.05 * walls[step.index]
-    assert {e.name for e in events if e.kind == "overhead"} == {OVERHEAD}
+    walls, gaps = subject.call.walls[-STEPS:], []
+    for step in timeline.steps:
+        events = timeline.of_step(step.index)
+        ops, idle = (sum(e.self_ns for e in events if e.kind == kind) for kind in ("op", "overhead"))
+        assert ops > 0 and idle > 0
+        gaps.append(abs(ops + idle - walls[step.index]) / walls[step.index])
+        assert {e.name for e in events if e.kind == "overhead"} == {OVERHEAD}
+    assert np.median(gaps) <= 0.05, gaps  # of one step more, where its thread lost its turn between two clocks
     assert len(timeline.untraced_ns) == STEPS
 
 

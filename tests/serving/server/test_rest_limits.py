@@ -39,7 +39,7 @@ class Recorded:
 
     def wait_for(self, code):
         with self.changed:
-            return self.changed.wait_for(lambda: any(one[-1] == code for one in self.answers), 20)
+            return self.changed.wait_for(lambda: any(one[-1] == code for one in self.answers), 120)
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +55,6 @@ def one_at_a_time(make_http, grpc_models):
     return make_http(manager=grpc_models.manager, limits=Limits(max_concurrent=1), metrics=Recorded())
 
 
-def in_work(server):
-    """Waits until a request is inside."""
-    gate = server.app.gate
-    waited = threading.Event()
-    for _ in range(2000):
-        if gate.inside:
-            return True
-        waited.wait(0.005)
-    return False
-
-
 def in_background(call):
     found = []
     thread = threading.Thread(target=lambda: found.append(call()))
@@ -75,7 +64,7 @@ def in_background(call):
 
 def send(server, data):
     """A connection on which ``data`` was sent."""
-    made = socket.create_connection((server.host, server.port), timeout=20)
+    made = socket.create_connection((server.host, server.port), timeout=120)
     made.sendall(data)
     return made
 
@@ -87,7 +76,7 @@ def raw_post(path, body, extra=""):
 def test_a_large_body(small):
     answer = post(small, PREDICT, b"x" * 20_001)
     assert answer.status == 413 and "20000 bytes" in answer.error
-    connection = http.client.HTTPConnection(small.host, small.port, timeout=20)
+    connection = http.client.HTTPConnection(small.host, small.port, timeout=120)
     connection.request("POST", PREDICT, body=iter([b"x" * 8000] * 4), encode_chunked=True)
     assert connection.getresponse().status == 413
     connection.close()
@@ -115,7 +104,7 @@ def test_all_bodies_together(make_http):
     assert packed.status == 429 and "max_total_body_bytes" in packed.error
     bodies.take(1)
     assert post(server, PREDICT, body).status == 429
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=20)
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=120)
     connection.request("POST", PREDICT, body=iter([body[:1000], body[1000:]]), encode_chunked=True)
     assert connection.getresponse().status == 429
     connection.close()
@@ -184,13 +173,14 @@ def test_a_client_that_goes_away(one_at_a_time, gate):
     with send(one_at_a_time, raw_post(HELD, json.dumps(gate.json).encode())):
         until(gate.running)
     assert one_at_a_time.ctx.metrics.wait_for("CANCELLED")
+    until(lambda: not one_at_a_time.app.gate.inside)  # it is recorded first
     gate.open()
     assert post(one_at_a_time, HELD, gate.json).status == 200
 
 
 def test_a_body_that_ends_early(small):
     with send(small, raw_post(PREDICT, b"{" * 50)[:-10]):
-        assert in_work(small)
+        until(lambda: small.app.gate.inside)
     assert post(small, PREDICT, ONE).status in (200, 429)
     assert small.ctx.metrics.wait_for("CANCELLED")
 
@@ -227,7 +217,7 @@ def test_stop_finishes_what_is_inside(make_http, grpc_models, gate):
     until(gate.running)
     opens = threading.Timer(0.1, gate.open)
     opens.start()
-    assert server.stop(20)
+    assert server.stop(120)
     thread.join()
     assert found[0].status == 200
     with pytest.raises(ConnectionError):
@@ -307,11 +297,9 @@ def test_any_json_gets_an_answer(http_server, key, junk, more):
 @settings(max_examples=30, deadline=None)
 @given(st.binary(max_size=80), st.booleans())
 def test_any_bytes_leave_the_server_serving(http_server, junk, start):
-    with send(
-        http_server, (b"POST /v1/models/ranker:predict HTTP/1.1\r\n" if start else b"") + junk + b"\r\n\r\n"
-    ) as made:
+    message = (b"POST /v1/models/ranker:predict HTTP/1.1\r\n" if start else b"") + junk + b"\r\n\r\n"
+    with send(http_server, message) as made, contextlib.suppress(OSError):  # the server may have closed it
         made.shutdown(socket.SHUT_WR)
         made.settimeout(0.02)
-        with contextlib.suppress(TimeoutError):
-            made.recv(1000)
+        made.recv(1000)
     assert get(http_server, "/healthz").status == 200

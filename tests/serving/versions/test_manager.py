@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 
 import pytest
 
@@ -351,13 +352,15 @@ def test_many_threads_while_versions_change(tmp_path):
                 failed.append(error)
 
     threads = [in_thread(lambda k=k: ask(k)) for k in range(4)]
+    while min(done) == 0 and not failed:  # a thread may get its first turn late
+        time.sleep(0.001)
     for number in range(2, 40):
         write(tmp_path, number, str(number))
         made.load("m")
     stop.set()
     for thread in threads:
         thread.join()
-    assert failed == [] and min(done) > 0 and answer(made) == "39"
+    assert failed == [] and answer(made) == "39"
 
 
 def test_the_thread_follows_the_folder(tmp_path):
@@ -370,7 +373,7 @@ def test_the_thread_follows_the_folder(tmp_path):
     write(tmp_path, 1, "one")
     spec = ModelSpec(name="m", base_path=tmp_path, poll_seconds=7)
     with ModelManager([spec], Clock(), loader=FakeLoader()) as made:
-        assert made.wait(10) and answer(made) == "one"
+        assert made.wait(120) and answer(made) == "one"
         write(tmp_path, 2, "two")
         while answer(made) == "one":
             pass

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import tfctr
 from tests.fresh import in_fresh_process, mappings_of, private_bytes
+from tests.serving.server.gate import until
 from tests.serving.versions.fakes import FakeClock, in_thread
 from tfctr.serving.versions import Latest, ModelManager, ModelSpec
 
@@ -122,9 +123,11 @@ def test_each_answer_is_old_or_new_while_versions_change(bundles, tmp_path):
                     return
 
         threads = [in_thread(ask) for _ in range(2)]
+        until(lambda: seen or failed)  # who asks may get its turn late
         for number in range(2, 8):
             shutil.copytree(bundles / ("1" if number % 2 else "2"), tmp_path / str(number))
             made.poll()
+        until(lambda: len(seen) > 1 or failed)
         stop.set()
         for thread in threads:
             thread.join()
