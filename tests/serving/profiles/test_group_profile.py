@@ -5,6 +5,8 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -13,12 +15,14 @@ import pytest
 import tensorflow as tf
 
 import tfctr
+from tests.serving.profiles import usual_priority
 from tests.serving.test_bundle_session import Model, request_
 from tfctr.errors import UnavailableError, UsageError
 from tfctr.profiling.timeline.events import OVERHEAD
 from tfctr.serving.profiles import folder, trace_files, writer
 
 WAIT = 120
+writers_have_their_turn = usual_priority.writers_have_their_turn
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +133,14 @@ def test_what_a_writer_answers(sampled, tmp_path):
     assert len(list(tmp_path.glob(f"*{folder.TRACE}"))) == 2 and (tmp_path / folder.PAGE).is_file()
     one, other = (json.loads(gzip.decompress((tmp_path / name["file"]).read_bytes())) for name in (first, third))
     assert len(one["traceEvents"]) == len(other["traceEvents"]), "it remembers the graph"
+
+
+def test_the_writer_steps_back():
+    """Its imports at 10, its work at the lowest priority."""
+    code = usual_priority.COMMAND.replace("writer.main()", "print(os.nice(0), os.nice(writer._NICER))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    assert [int(word) for word in done.stdout.split()] == [min(usual + 10, 19), 19]
 
 
 def test_the_whole_way(bundle, tmp_path):

@@ -169,13 +169,13 @@ class Sampler:
         except WriterClosedError:
             return False
         except WriterError as error:
-            self.counts.write_failed += 1
             self._say(f"a trace was not written: {error}")
+            self.counts.write_failed += 1  # last: who sees it reads what goes with it
             return False
-        self.counts.written += 1
         self.latest = answer["file"]
         self.page_error = answer.get("page_error", "")
         self.error = ""
+        self.counts.written += 1
         return True
 
     def _count(self, version: Any) -> None:
