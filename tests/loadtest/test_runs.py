@@ -121,7 +121,7 @@ class Waiting:
     def connect(self):
         def call(request, timing):
             self.inside.release()
-            self.free.wait(20)
+            self.free.wait(120)
             return PLAIN_OK
 
         return call
@@ -133,7 +133,7 @@ def test_connections_grow_to_their_limit_and_no_further():
     for number in range(20):
         connections.give(number)
     for _ in range(12):
-        assert channel.inside.acquire(timeout=20)
+        assert channel.inside.acquire(timeout=120)
     assert (connections.count, connections.in_flight) == (12, 20)
     channel.free.set()
     connections.drain()
@@ -146,7 +146,7 @@ def test_dropped_requests_are_not_sent():
     for number in range(9):
         connections.give(number)
     for _ in range(2):
-        assert channel.inside.acquire(timeout=20)
+        assert channel.inside.acquire(timeout=120)
     stopper = threading.Timer(0, channel.free.set)
     connections._dropping = True
     stopper.start()

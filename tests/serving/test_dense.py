@@ -190,7 +190,7 @@ def test_close_while_predicting(bundle):
     started.wait()
     session.close()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert errors == []
     assert len(ended) == 4
     assert "this ServingSession is closed" in ended[0]

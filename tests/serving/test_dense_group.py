@@ -103,7 +103,7 @@ def test_a_server_gives_the_sessions_answers(bundle, session):
     from tests.serving.server.test_grpc_tfs import outputs_of
 
     with serve(bundle, "m", executors=2) as manager:
-        assert manager.wait(60), manager.status()
+        assert manager.wait(240), manager.status()
         with serving(manager) as front:
             for rows in (1, 8, 30):
                 reply, _ = front.call(PREDICT, predict_body(request(rows), "m"))
@@ -131,7 +131,7 @@ def test_its_fallback_is_named_in_status_and_metrics(gpu_bundle):
     with tfctr.ServingSession(gpu_bundle, engine="tensorflow") as plain:
         want = plain.predict(request(9))
     with serve(gpu_bundle, "m", executors=2, batching=BATCHING) as manager:
-        assert manager.wait(60), manager.status()
+        assert manager.wait(240), manager.status()
         with manager.acquire("m") as lease:
             same(lease.version.signature(NAME).predict(request(9))[0], want)
         dense = manager.status("m")[0].versions[0].describe["dense"][NAME]

@@ -29,7 +29,7 @@ def test_python_ends_with_requests_in_flight(tmp_path, repo_root):
         cwd=repo_root,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split("left ")[1]) > 100  # else nothing was shown

@@ -230,7 +230,7 @@ def browse(page: Path, *options: str) -> str:
     folder = page.parent / f"profile-{len(list(page.parent.iterdir()))}"
     done = subprocess.run(
         [CHROMIUM, *flags, f"--user-data-dir={folder}", *options, page.as_uri()],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     return done.stdout
 

@@ -186,7 +186,7 @@ class Record:
             self.answers.append(Answer(api, method, model, version, code, request_id, **details))
             self._changed.notify_all()
 
-    def wait_for(self, code: str, timeout: float = 20) -> Answer:
+    def wait_for(self, code: str, timeout: float = 120) -> Answer:
         """The first request that ended so; waits for it."""
 
         def found() -> list[Answer]:
@@ -205,7 +205,7 @@ class Front(NamedTuple):
     address: str
     channel: grpc.Channel
 
-    def call(self, path: str, body: bytes, metadata: Any = (), timeout: float | None = 20) -> Any:
+    def call(self, path: str, body: bytes, metadata: Any = (), timeout: float | None = 120) -> Any:
         """Sends the bytes of a message; (reply, call)."""
         return self.channel.unary_unary(path).with_call(body, metadata=metadata, timeout=timeout)
 

@@ -27,7 +27,7 @@ class Answer:
 def ask(server: Any, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
     """body: bytes as they are; anything else as JSON."""
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=30)
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=120)
     try:
         connection.request(method, path, body=data, headers=dict(headers or {}))
         response = connection.getresponse()

@@ -32,7 +32,7 @@ def served_manager(served_folder: Path) -> Iterator[Any]:
         name="ranker", base_path=served_folder, policy=All(), labels={"stable": 1, "canary": 2}, poll_seconds=0
     )
     manager = ModelManager([spec])
-    assert manager.wait(60), manager.status()
+    assert manager.wait(240), manager.status()
     yield manager
     manager.close(5)
 
@@ -62,7 +62,7 @@ def make_http(served_manager: Any) -> Iterator[Callable[..., Any]]:
     yield make
     for server in running:
         server.ctx.profiles.close()
-        assert server.stop(5)
+        assert server.stop(120)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ def manager(served_folder, tmp_path_factory):
         shutil.copytree(served_folder / "2", folder / version)
     (folder / "3").mkdir()
     made = ModelManager([ModelSpec(name="ranker", base_path=folder, policy=All(), poll_seconds=0)])
-    assert made.wait(60)
+    assert made.wait(240)
     yield made
     made.close(5)
 

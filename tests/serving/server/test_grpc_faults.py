@@ -97,7 +97,7 @@ def test_the_deadline_of_the_call_reaches_the_server(grpc_models, gate):
                 until(lambda wanted=number: len(front.record.answers) > wanted, seconds=5)
             if any(one.stage in ("queue", "run") for one in front.record.answers):
                 break
-        assert front.record.answers[-1].stage in ("queue", "run")
+        assert any(one.stage in ("queue", "run") for one in front.record.answers)
         # The server's own clock, or the client that hung up: whichever it saw first.
         assert {one.code for one in front.record.answers} <= {"DEADLINE_EXCEEDED", "CANCELLED"}
 
@@ -156,7 +156,7 @@ def test_too_many_requests_at_once(grpc_models, gate):
         busy = start_held(front, gate)
         code, details = end_of(front, PREDICT, predict_body(request(1)))
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED and "max_concurrent" in details
-        health_pb2_grpc.HealthStub(front.channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
+        health_pb2_grpc.HealthStub(front.channel).Check(health_pb2.HealthCheckRequest(), timeout=120)
         busy.cancel()
         assert front.record.wait_for("RESOURCE_EXHAUSTED").method == "Predict"
 
@@ -167,7 +167,7 @@ def test_requests_that_come_on_the_way_down_may_be_sent_elsewhere(grpc_models, g
         front.ctx.state.refuse()
         code, details = end_of(front, PREDICT, predict_body(request(1)))
         assert code == grpc.StatusCode.UNAVAILABLE and "shutting down" in details
-        health_pb2_grpc.HealthStub(front.channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
+        health_pb2_grpc.HealthStub(front.channel).Check(health_pb2.HealthCheckRequest(), timeout=120)
         assert not busy.done()  # what is inside goes on
         busy.cancel()
 
@@ -179,7 +179,7 @@ def test_a_message_that_is_too_large(grpc_models):
         # Small on the wire, large once unpacked.
         zeros = predict_body({**request(1), "city": np.array([b"0" * 1_000_000], object)})
         with pytest.raises(grpc.RpcError) as caught:
-            front.channel.unary_unary(PREDICT)(zeros, timeout=20, compression=grpc.Compression.Gzip)
+            front.channel.unary_unary(PREDICT)(zeros, timeout=120, compression=grpc.Compression.Gzip)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert front.call(PREDICT, predict_body(request(2)))
 
@@ -200,7 +200,7 @@ def test_tokens(grpc_models):
         denied = error_of(front, LOAD, b"", metadata=[("authorization", f"Bearer {TOKEN}")])
         assert denied.code() == grpc.StatusCode.PERMISSION_DENIED and "8502" in denied.details()
         # Probes bring no token.
-        check = health_pb2_grpc.HealthStub(front.channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
+        check = health_pb2_grpc.HealthStub(front.channel).Check(health_pb2.HealthCheckRequest(), timeout=120)
         assert check.status == health_pb2.HealthCheckResponse.SERVING
         for probe in (LIVE, LIVE.replace("ServerLive", "ServerReady")):
             assert front.call(probe, b"")
@@ -261,16 +261,16 @@ def test_health_follows_readiness(grpc_models):
     with serving(grpc_models.manager) as front:
         stub = health_pb2_grpc.HealthStub(front.channel)
         for service in ("", "tensorflow.serving.PredictionService", "inference.GRPCInferenceService"):
-            found = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=20)
+            found = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=120)
             assert found.status == states.SERVING
         with pytest.raises(grpc.RpcError) as caught:
-            stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=20)
+            stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=120)
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
-        watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=20)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=120)
         assert next(watch).status == states.SERVING
         front.ctx.state.drain()
         assert next(watch).status == states.NOT_SERVING
-        assert stub.Check(health_pb2.HealthCheckRequest(), timeout=20).status == states.NOT_SERVING
+        assert stub.Check(health_pb2.HealthCheckRequest(), timeout=120).status == states.NOT_SERVING
         assert next(watch, None) is None  # it ends, so that the server can
 
 

@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.serving.server.grpc_serving import MODEL, SLOW, request
 
-WAIT = 20
+WAIT = 120
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +52,7 @@ def test_outputs_asked_for_compression_and_parameters(client, grpc_models):
     arrays = request(64)
     wanted = [triton.InferRequestedOutput("first")]
     result = client.infer(
-        MODEL, inputs_of(arrays), outputs=wanted, priority=1, timeout=10_000_000, compression_algorithm="gzip",
+        MODEL, inputs_of(arrays), outputs=wanted, priority=1, timeout=100_000_000, compression_algorithm="gzip",
         parameters={"signature_name": "serving_default"}, client_timeout=WAIT,
     )  # fmt: skip
     assert result.as_numpy("first").tolist() == arrays["items"][:, 0].tolist()

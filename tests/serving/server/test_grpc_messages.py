@@ -60,17 +60,17 @@ def test_half_open_calls_keep_nobody_waiting(grpc_models, path):
     end = threading.Event()
 
     def nothing():
-        end.wait(60)
+        end.wait(240)
         yield from ()
 
     with serving(grpc_models.manager, limits=Limits(body_seconds=1)) as front:
         stuck = [
-            front.channel.stream_unary(path).future(nothing(), timeout=60) for _ in range(grpc_server._CONTROL_THREADS)
+            front.channel.stream_unary(path).future(nothing(), timeout=240) for _ in range(grpc_server._CONTROL_THREADS)
         ]
         for call in stuck:  # without any other call that would look after them
-            assert call.exception(timeout=20).code() in GIVEN_UP
+            assert call.exception(timeout=120).code() in GIVEN_UP
         body = b"\n\x08\n\x06" + MODEL.encode() if path == STATUS else b""
-        assert front.channel.unary_unary(path)(body, timeout=20)
+        assert front.channel.unary_unary(path)(body, timeout=120)
         end.set()
 
 
@@ -83,13 +83,13 @@ def test_the_thread_ends_with_its_object():
     assert messages.read(iter([b"x"]), Context()) == b"x" and messages.read(iter([b"y"]), Context()) == b"y"
     (mine,) = late() - before
     del messages
-    mine.join(20)
+    mine.join(120)
     assert not mine.is_alive()
 
 
 def test_a_call_without_a_message(grpc_models):
     with serving(grpc_models.manager) as front:
         with pytest.raises(grpc.RpcError) as caught:
-            front.channel.stream_unary(PREDICT)(iter(()), timeout=20)
+            front.channel.stream_unary(PREDICT)(iter(()), timeout=120)
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "no message" in caught.value.details()
         assert front.call(PREDICT, predict_body(request(1)))

@@ -37,7 +37,7 @@ def test_idle_streams_are_bounded_and_unary_calls_go_on(grpc_models):
 
         def answered():
             try:
-                return len(list(stream(iter([infer_body(request(1))]), timeout=20))) == 1
+                return len(list(stream(iter([infer_body(request(1))]), timeout=120))) == 1
             except grpc.RpcError:
                 return False
 
@@ -52,13 +52,13 @@ def test_all_bodies_together(grpc_models):
         for path, body in bodies.items():
             error = error_of(front, path, body)
             assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "max_total_body_bytes" in error.details()
-        (answer,) = front.channel.stream_stream(STREAM)(iter([bodies[INFER]]), timeout=20)
+        (answer,) = front.channel.stream_stream(STREAM)(iter([bodies[INFER]]), timeout=120)
         assert "max_total_body_bytes" in kserve_protos.ModelStreamInferResponse.FromString(answer).error_message
         assert (count.held, count.refused) == (3990, 3)
         count.give(3990)
         for path, body in bodies.items():
             assert front.call(path, body)
-        assert list(front.channel.stream_stream(STREAM)(iter([bodies[INFER]]), timeout=20))
+        assert list(front.channel.stream_stream(STREAM)(iter([bodies[INFER]]), timeout=120))
         until(lambda: count.held == 0)
         with pytest.raises(grpc.RpcError):
             front.call(PREDICT, b"\xff")

@@ -54,7 +54,7 @@ def outputs_of(response):
 def refused(call, *args, **kwargs):
     """(status, message) of a call that must fail."""
     with pytest.raises(grpc.RpcError) as caught:
-        call(*args, timeout=20, **kwargs)
+        call(*args, timeout=120, **kwargs)
     return caught.value.code(), caught.value.details()
 
 
@@ -74,7 +74,7 @@ def examples(rows, seed=0, kind=None):
 @pytest.mark.parametrize("rows", [1, 7])
 def test_predict_gives_what_the_model_gives(stub, grpc_models, choice, rows):
     inputs = request(rows, seed=rows)
-    response = stub.Predict(predict_request(inputs, **choice), timeout=20)
+    response = stub.Predict(predict_request(inputs, **choice), timeout=120)
     version = choice.get("version") or {"stable": 1, "canary": 2}.get(choice.get("label"), 2)
     expected = grpc_models.stock[version](**inputs)
     found = outputs_of(response)
@@ -89,20 +89,20 @@ def test_predict_gives_what_the_model_gives(stub, grpc_models, choice, rows):
 
 def test_versions_differ(stub):
     inputs = request(4)
-    old, new = (stub.Predict(predict_request(inputs, version=v), timeout=20) for v in (1, 2))
+    old, new = (stub.Predict(predict_request(inputs, version=v), timeout=120) for v in (1, 2))
     assert not np.allclose(outputs_of(old)["score"], outputs_of(new)["score"])
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_compressed_messages(stub, compression):
     made = predict_request(request(100))
-    plain = stub.Predict(made, timeout=20)
-    assert stub.Predict(made, timeout=20, compression=compression) == plain
+    plain = stub.Predict(made, timeout=120)
+    assert stub.Predict(made, timeout=120, compression=compression) == plain
 
 
 def test_output_filter(stub):
     made = predict_request(request(2), outputs=["first", "score"])
-    assert sorted(stub.Predict(made, timeout=20).outputs) == ["first", "score"]
+    assert sorted(stub.Predict(made, timeout=120).outputs) == ["first", "score"]
     code, message = refused(stub.Predict, predict_request(request(2), outputs=["scores"]))
     assert code == INVALID and "'scores'" in message and "score" in message
 
@@ -141,11 +141,11 @@ def test_inputs_that_do_not_fit_are_named_and_the_next_request_is_served(stub, c
     code, message = refused(stub.Predict, predict_request(inputs, version=version))
     assert code == INVALID, message
     assert all(one in message for one in named), message
-    stub.Predict(predict_request(request(1), version=version), timeout=20)
+    stub.Predict(predict_request(request(1), version=version), timeout=120)
 
 
 def test_an_empty_batch(stub):
-    found = outputs_of(stub.Predict(predict_request(request(0)), timeout=20))
+    found = outputs_of(stub.Predict(predict_request(request(0)), timeout=120))
     assert found["score"].shape == (0, 1)
 
 
@@ -161,7 +161,7 @@ def test_a_truncated_message(grpc_front):
 def test_signatures_of_a_model(stub):
     made = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     made.model_spec.name, made.model_spec.version.value = MODEL, 1
-    response = stub.GetModelMetadata(made, timeout=20)
+    response = stub.GetModelMetadata(made, timeout=120)
     assert (response.model_spec.name, response.model_spec.version.value) == (MODEL, 1)
     found = get_model_metadata_pb2.SignatureDefMap()
     assert response.metadata["signature_def"].Unpack(found)
@@ -186,13 +186,13 @@ def test_status_of_versions(status_stub):
     states = get_model_status_pb2.ModelVersionStatus
     made = get_model_status_pb2.GetModelStatusRequest()
     made.model_spec.name = MODEL
-    found = status_stub.GetModelStatus(made, timeout=20).model_version_status
+    found = status_stub.GetModelStatus(made, timeout=120).model_version_status
     assert [(one.version, one.state, one.status.error_code) for one in found] == [
         (2, states.AVAILABLE, 0),
         (1, states.AVAILABLE, 0),
     ]
     made.model_spec.version_label = "stable"
-    assert [one.version for one in status_stub.GetModelStatus(made, timeout=20).model_version_status] == [1]
+    assert [one.version for one in status_stub.GetModelStatus(made, timeout=120).model_version_status] == [1]
     made.model_spec.version.value = 9
     assert refused(status_stub.GetModelStatus, made)[0] == NOT_FOUND
     made.model_spec.name = "other"
@@ -205,7 +205,7 @@ def test_classify(stub, grpc_models, version):
     given, arrays = examples(3)
     made.input.CopyFrom(given)
     made.model_spec.name, made.model_spec.signature_name, made.model_spec.version.value = MODEL, "classify", version
-    response = stub.Classify(made, timeout=20)
+    response = stub.Classify(made, timeout=120)
     expected = grpc_models.stock[version](**arrays)["score"][:, 0]
     rows = response.result.classifications
     assert [[one.label for one in row.classes] for row in rows] == [["no", "yes"]] * 3
@@ -223,7 +223,7 @@ def test_regress_and_a_signature_that_is_for_predict(stub, grpc_models):
         made.model_spec.name, made.model_spec.signature_name = MODEL, signature
         made.model_spec.version.value = 1
         # The second has one float output.
-        found = [one.value for one in stub.Regress(made, timeout=20).result.regressions]
+        found = [one.value for one in stub.Regress(made, timeout=120).result.regressions]
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -234,7 +234,7 @@ def test_multi_inference(stub, grpc_models):
     for signature, method in grpc_serving.METHODS.items():
         task = made.tasks.add(method_name=method)
         task.model_spec.name, task.model_spec.signature_name, task.model_spec.version.value = MODEL, signature, 1
-    first, second = stub.MultiInference(made, timeout=20).results
+    first, second = stub.MultiInference(made, timeout=120).results
     expected = grpc_models.stock[1](**arrays)["score"][:, 0]
     scores = [row.classes[1].score for row in first.classification_result.classifications]
     np.testing.assert_allclose(scores, expected, rtol=1e-5)

@@ -120,5 +120,5 @@ def test_an_op_library_is_an_option_not_a_rebuild(model, op_library):
         assert served.wait_ready()
         body = json.dumps({"instances": [1.5, -2]}).encode()
         url = f"{served.endpoints.http}/v1/models/foreign:predict"
-        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=20) as response:
+        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=120) as response:
             assert json.loads(response.read()) == {"predictions": [4.5, -6.0]}

@@ -24,7 +24,7 @@ def split(make_http, served_folder):
         poll_seconds=0,
     )
     with ModelManager([spec]) as manager:
-        assert manager.wait(60)
+        assert manager.wait(240)
         yield make_http(manager=manager)
 
 
@@ -75,7 +75,7 @@ def test_tls(make_http, tmp_path):
     server.start()
     try:
         trusting = ssl.create_default_context(cafile=certificate)
-        with urllib.request.urlopen(f"{server.url}/v2/health/live", context=trusting, timeout=20) as answer:
+        with urllib.request.urlopen(f"{server.url}/v2/health/live", context=trusting, timeout=120) as answer:
             assert answer.status == 200
     finally:
-        assert server.stop(5)
+        assert server.stop(120)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import grpc
 
+from tests.serving.server.gate import until
 from tests.serving.server.grpc_serving import MODEL, SLOW
 from tests.serving.server.test_server import LOOPS, PREDICT, body, fetch, slow
 
@@ -53,7 +54,7 @@ def test_sigterm_under_load_loses_no_answer(grpc_models):
                 call, message = channel.unary_unary(PREDICT), body()
                 while True:
                     try:
-                        call(message, timeout=30)
+                        call(message, timeout=START_S)
                         ended["OK"] += 1
                     except grpc.RpcError as error:
                         ended[error.code().name] += 1
@@ -62,9 +63,10 @@ def test_sigterm_under_load_loses_no_answer(grpc_models):
         clients = [threading.Thread(target=client) for _ in range(4)]
         for one in clients:
             one.start()
+        until(lambda: ended["OK"] or not any(one.is_alive() for one in clients))
         with grpc.insecure_channel(where["grpc"]) as channel:
             # The executor runs them one after the other: the last one is still inside when the signal comes.
-            inside = [channel.unary_unary(PREDICT).future(slow(), timeout=60) for _ in range(4)]
+            inside = [channel.unary_unary(PREDICT).future(slow(), timeout=START_S) for _ in range(4)]
             inside[0].result()
             assert fetch(f"{where['http']}/v2/health/ready")[0] == 200
             process.send_signal(signal.SIGTERM)
@@ -79,7 +81,7 @@ def test_sigterm_under_load_loses_no_answer(grpc_models):
 def test_a_second_signal_ends_at_once(grpc_models):
     with served(grpc_models, (SLOW,)) as (process, where), grpc.insecure_channel(where["grpc"]) as channel:
         inside = channel.unary_unary(PREDICT).future(slow(1000 * LOOPS), timeout=600)
-        grpc.channel_ready_future(channel).result(20)
+        grpc.channel_ready_future(channel).result(START_S)
         pause = threading.Event()
         while not _runs(where["admin"]):
             pause.wait(0.02)
@@ -88,7 +90,7 @@ def test_a_second_signal_ends_at_once(grpc_models):
             pause.wait(0.02)
         assert process.poll() is None, "it waits for the request inside"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 128 + signal.SIGTERM
+        assert process.wait(120) == 128 + signal.SIGTERM
         assert inside.exception() is not None
 
 

@@ -140,7 +140,7 @@ def test_the_split_of_traffic_sees_the_user(make_http, served_folder):
     traffic = Traffic("user_id", {"1": 1, "2": 1})
     spec = ModelSpec(name="ranker", base_path=served_folder, policy=All(), traffic=traffic, poll_seconds=0)
     with ModelManager([spec]) as manager:
-        assert manager.wait(60)
+        assert manager.wait(240)
         server = make_http(manager=manager)
         seen = set()
         for user in range(8):
