@@ -156,8 +156,10 @@ def test_runs_see_old_or_new_overlays_never_a_mix(tmp_path):
         threads = [threading.Thread(target=look) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for i in range(60):
-            session.run(swap, {names: overlays[i % 2]})
+        swaps = 0
+        while swaps < 60 or (not seen and any(thread.is_alive() for thread in threads)):  # they may get their turn late
+            session.run(swap, {names: overlays[swaps % 2]})
+            swaps += 1
         done.set()
         for thread in threads:
             thread.join()

@@ -29,7 +29,7 @@ class FakeEngine:
     opened: list[dict] = []  # noqa: RUF012
 
     def __init__(self, spec):
-        FakeEngine.opened.append(spec)
+        self.opened.append(spec)
         if spec["options"].get("refuse"):
             raise RuntimeError("no such device: 7")
         self.closed, self.runs = False, 0
@@ -47,7 +47,7 @@ class FakeEngine:
         return {"version": "7", "runs": self.runs}
 
     def close(self):
-        FakeEngine.opened.append({"closed": True})
+        self.opened.append({"closed": True})
 
     @staticmethod
     def _array(one):
@@ -60,9 +60,10 @@ class FakeEngine:
 
 @pytest.fixture
 def fake():
-    FakeEngine.opened = []
-    native.register_engine_provider("fake", FakeEngine)
-    return FakeEngine
+    # A class of the test's own: engines of earlier tests may be closed at any moment, by the garbage collector.
+    kind = type("FakeEngine", (FakeEngine,), {"opened": []})
+    native.register_engine_provider("fake", kind)
+    return kind
 
 
 def test_a_provider_in_python(small, fake):
