@@ -80,7 +80,7 @@ def tell(process: subprocess.Popen[str]) -> None:
 
 def end(process: subprocess.Popen[str]) -> None:
     """Waits for its end, which has to be a good one."""
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             stream.close()
@@ -89,7 +89,7 @@ def end(process: subprocess.Popen[str]) -> None:
 def kill(process: subprocess.Popen[str]) -> None:
     """Ends it as `kill -9` does."""
     process.kill()
-    process.wait(60)
+    process.wait(300)
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             stream.close()

@@ -4,6 +4,7 @@ import gc
 import json
 import logging
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ def test_a_second_call_builds_nothing(tmp_path):
         first = cache.get_or_build("tower", KEY, build, label="model/ serving_default")
         again = cache.get_or_build("tower", KEY, no_build)
     with CompileCache(tmp_path / "cache") as cache:
+        start = time.perf_counter()
         later = cache.get_or_build("tower", KEY, no_build)
+        assert 0 < later.seconds <= time.perf_counter() - start  # its own, not the build's
         assert later.read("tower.onnx") == build.files["tower.onnx"]
     assert build.calls == 1
     assert [one.status for one in (first, again, later)] == ["miss", "hit", "hit"]
@@ -30,7 +33,6 @@ def test_a_second_call_builds_nothing(tmp_path):
     assert set(first.files) == {"tower.onnx", "report.json"}
     assert first.note == later.note == ""
     assert cache.notes == []
-    assert later.seconds < 0.1
 
 
 def test_levels_and_keys_are_apart(tmp_path):
@@ -158,7 +160,9 @@ def test_threads_build_once(tmp_path):
 
     def slowly(folder: Path) -> None:
         build(folder)
-        threading.Event().wait(0.2)
+        deadline = time.monotonic() + 60
+        while not cache.notes and time.monotonic() < deadline:  # until somebody waits for it
+            time.sleep(0.005)
 
     with CompileCache(tmp_path) as cache:
 
@@ -207,7 +211,8 @@ def test_remarks_go_to_the_log(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "tfctr.cache"), CompileCache(tmp_path / "file") as cache:
         cache.get_or_build("tower", KEY, Builder())
         cache.get_or_build("tower", KEY, Builder())
-    assert [record.message for record in caplog.records] == cache.notes and len(cache.notes) == 1
+    told = [record.message for record in caplog.records if record.name == "tfctr.cache"]
+    assert told == cache.notes and len(cache.notes) == 1
 
 
 def test_an_entry_of_no_use(tmp_path):
