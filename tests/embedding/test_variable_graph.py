@@ -1,5 +1,6 @@
 """`EmbeddingVariable` in TF1 graphs: sessions, stock optimizers for the dense part, global_step, parameter servers."""
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -145,20 +146,23 @@ def test_clock_and_freeze_are_ops() -> None:
         assert session.run(size) == 0
 
 
-def free_ports(n: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(n)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+def reserved_port(held: contextlib.ExitStack) -> int:
+    """A free port that no other process is given meanwhile; servers that reuse ports can listen there all the same."""
+    one = held.enter_context(socket.socket())
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    one.bind(("localhost", 0))
+    return int(one.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two parameter servers and a worker on this machine; yields (ClusterSpec, the worker's target)."""
-    ports = free_ports(3)
+    with contextlib.ExitStack() as held, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TF_GRPC_REUSE_PORT", "1")
+        yield from _cluster([reserved_port(held) for _ in range(3)])
+
+
+def _cluster(ports: list[int]) -> Iterator[Any]:
     spec = tf.train.ClusterSpec(
         {"ps": [f"localhost:{port}" for port in ports[:2]], "worker": [f"localhost:{ports[2]}"]}
     )

@@ -1,5 +1,6 @@
 """Two parameter servers and a worker on this machine, driven by a ClusterCoordinator; keys are dealt by remainder."""
 
+import os
 import socket
 import sys
 
@@ -7,12 +8,13 @@ import tensorflow as tf
 
 import tfctr
 
+# Held to the end, so that no other process is given one of the ports before the servers listen there.
+os.environ["TF_GRPC_REUSE_PORT"] = "1"
 sockets = [socket.socket() for _ in range(3)]
 for one in sockets:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     one.bind(("localhost", 0))
 addresses = [f"localhost:{one.getsockname()[1]}" for one in sockets]
-for one in sockets:
-    one.close()
 cluster = tf.train.ClusterSpec({"ps": addresses[:2], "worker": addresses[2:]})
 servers = [tf.distribute.Server(cluster, job, task) for job, task in (("ps", 0), ("ps", 1), ("worker", 0))]
 
