@@ -156,7 +156,7 @@ def _kill_while_saving(folder: Path, repo_root: Path) -> bool:
 
 
 def test_killed_while_saving_the_last_whole_checkpoint_is_found(tmp_path: Path, repo_root: Path) -> None:
-    attempts = (tmp_path / str(k) for k in range(5))  # on a busy machine the signal may come too late
+    attempts = (tmp_path / str(k) for k in range(20))  # on a busy machine the signal may come too late
     tmp_path = next(folder for folder in attempts if _kill_while_saving(folder, repo_root))
     table = make(64)
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(table=table), str(tmp_path), max_to_keep=3)

@@ -193,7 +193,7 @@ def test_case_14_value_and_slots_of_a_row_are_saved_together(tmp_path: Path) -> 
 
     def insert_and_update() -> None:
         start = 0
-        while not stop.is_set():
+        while not stop.is_set() and start < 50 * len(of):
             ids = np.concatenate([np.arange(50), np.arange(start, start + 50)])  # 50 that get old, 50 new
             variable.lookup(ids, training=True)
             variable.apply_gradients(tf.IndexedSlices(np.ones([50, 1], np.float32), ids[:50]))

@@ -313,9 +313,9 @@ def test_training_goes_on_during_saves_and_nothing_of_it_is_lost(tmp_path: Path)
         random = np.random.default_rng(seed)
         try:
             while not stop.is_set():
-                train(table, random.zipf(1.3, 300) % 5000)
+                train(table, random.zipf(1.3, 300) % 2000)
                 if random.random() < 0.1:
-                    table.erase(random.integers(0, 5000, 20))
+                    table.erase(random.integers(0, 2000, 20))
         except Exception as error:
             errors.append(error)
 

@@ -343,12 +343,12 @@ def test_half_of_what_is_being_written_is_never_restored(tmp_path: Path) -> None
     done = threading.Event()
 
     def copy() -> None:
-        while True:  # once at least, though the save may be done by then
+        over = False
+        while not over:  # the last one begins when the save is done
+            over = done.wait(0.005)
             copies.append(tmp_path / f"copy{len(copies)}")
             with contextlib.suppress(shutil.Error):  # the temporary folder is gone by now
                 shutil.copytree(folder, copies[-1], copy_function=_copy_what_is_there)
-            if done.wait(0.005):
-                return
 
     tfctr.warm_start.from_numpy(table, np.arange(60_000), np.full([60_000, 4], 2, np.float32))
     thread = threading.Thread(target=copy)
@@ -357,7 +357,7 @@ def test_half_of_what_is_being_written_is_never_restored(tmp_path: Path) -> None
     done.set()
     thread.join()
     restored = 0
-    for copied in copies[:: max(1, len(copies) // 8)]:
+    for copied in [*copies[: -1 : max(1, len(copies) // 8)], copies[-1]]:
         back = make(optimizer=None)
         try:
             manager_of(back, copied).restore()
