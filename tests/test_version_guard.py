@@ -14,7 +14,7 @@ def python(code: str, *folders) -> subprocess.CompletedProcess:
     """Runs `code` in a Python that sees the standard library and `folders` only."""
     prelude = f"import sys; sys.path[:0] = {[str(folder) for folder in folders]!r}\n"
     command = [sys.executable, "-I", "-S", "-c", prelude + code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture

@@ -195,7 +195,7 @@ def test_after_a_fork(small, split):
         if child == 0:  # leaves by os._exit, whatever happens: it is a copy of the whole test run
             status = 1
             try:
-                signal.alarm(30)
+                signal.alarm(300)
                 check(engine.run(feeds), want)
                 native.open_engine(split.spec())
             except UsageError as error:

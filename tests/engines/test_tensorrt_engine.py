@@ -285,8 +285,7 @@ def test_a_plan_that_can_not_be_recorded_runs_without_and_says_so(why, caplog):
     told = rig.engine.describe()
     assert told["recorded"] == 0
     assert told["not_recorded"]
-    (warning,) = caplog.records
-    assert "no CUDA graph" in warning.getMessage()
+    assert sum("no CUDA graph" in one.getMessage() for one in caplog.records) == 1
     assert not rig.driver.capturing
     rig.engine.close()
     assert rig.driver.live() == {"memory": 0, "streams": 0, "graphs": 0}

@@ -101,7 +101,7 @@ def read(written, repo_root):
         cwd=written[0],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         env=dict(os.environ) | {"PYTHONPATH": str(repo_root)},
         check=False,
     )

@@ -352,7 +352,7 @@ def test_killed_while_importing(saved, tmp_path):
     )
     argv = [sys.executable, "-c", program, "ckpt", "import", str(tmp_path / "users.npz"), str(tmp_path / "ckpt")]
     done = subprocess.run(
-        argv, capture_output=True, timeout=120, check=False, env=os.environ | {"PYTHONPATH": os.getcwd()}
+        argv, capture_output=True, timeout=600, check=False, env=os.environ | {"PYTHONPATH": os.getcwd()}
     )
     assert done.returncode == -9, done.stderr
     (left,) = tmp_path.glob(".ckpt*")
