@@ -267,3 +267,23 @@ def test_what_others_run_meanwhile_stays_out() -> None:
 
 def names(timeline: Timeline) -> list[list[str]]:
     return [sorted(e.name for e in timeline.of_step(s.index) if e.kind == "op") for s in timeline.steps]
+
+
+def test_two_models_are_timed_in_turn_each_right_after_itself() -> None:
+    """The other one has emptied the caches; recorded steps follow each other."""
+    called: list[str] = []
+
+    def subject(name: str) -> Subject:
+        return Subject(
+            title=name, path=name, signature="s", form="stock", threads=1,
+            call=lambda _: called.append(name), traced=lambda _: None,
+            provenance=Provenance({"inputs": [], "features": [], "lookups": []}),
+        )  # fmt: skip
+
+    both = recording_module.time_steps([subject("a"), subject("b")], [{}], 3)
+    warm = recording_module.WARMUP
+    assert "".join(called) == "a" * warm + "b" * warm + "aabb" * 3
+    assert [len(one.ns) for one in both] == [3, 3]
+    called.clear()
+    recording_module.time_steps([subject("a")], [{}], 3)
+    assert len(called) == warm + 3
