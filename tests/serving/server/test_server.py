@@ -65,7 +65,7 @@ def fetch(url: str, data: Any = None, token: str | None = None, context: Any = N
     headers = {"authorization": f"Bearer {token}"} if token else {}
     asked = urllib.request.Request(url, None if data is None else json.dumps(data).encode(), headers)
     try:
-        with urllib.request.urlopen(asked, timeout=20, context=context) as response:
+        with urllib.request.urlopen(asked, timeout=120, context=context) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -88,7 +88,7 @@ def test_one_server_answers_both_fronts_and_counts_them(grpc_models, repo_root):
     with running(grpc_models) as server:
         where = server.endpoints
         with grpc.insecure_channel(where.grpc) as channel:
-            assert channel.unary_unary(PREDICT)(body(), timeout=20)
+            assert channel.unary_unary(PREDICT)(body(), timeout=120)
         status, answer = fetch(f"{where.http}/v1/models/{MODEL}:predict", instances())
         assert status == 200 and json.loads(answer)["predictions"]
         assert fetch(f"{where.http}/v1/models/nobody:predict", instances())[0] == 404
@@ -137,10 +137,10 @@ def test_the_ports_answer_while_models_load(tmp_path):
         with grpc.insecure_channel(where.grpc) as channel:
             health = health_pb2_grpc.HealthStub(channel)
             asked = health_pb2.HealthCheckRequest()
-            assert health.Check(asked, timeout=20).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            assert health.Check(asked, timeout=120).status == health_pb2.HealthCheckResponse.NOT_SERVING
             go_on.set()
             assert server.wait_ready()
-            assert health.Check(asked, timeout=20).status == health_pb2.HealthCheckResponse.SERVING
+            assert health.Check(asked, timeout=120).status == health_pb2.HealthCheckResponse.SERVING
         assert fetch(f"{where.http}/readyz")[0] == 200
 
 
@@ -178,9 +178,9 @@ def test_tokens_of_files(grpc_models, tmp_path, capsys, monkeypatch):
         with grpc.insecure_channel(where.grpc) as channel:
             call = channel.unary_unary(PREDICT)
             with pytest.raises(grpc.RpcError) as caught:
-                call(body(), timeout=20)
+                call(body(), timeout=120)
             assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
-            assert call(body(), metadata=[("authorization", "Bearer serving-token")], timeout=20)
+            assert call(body(), metadata=[("authorization", "Bearer serving-token")], timeout=120)
         assert main(["admin", "status", *url]) == 2
         assert "token" in capsys.readouterr().err
         monkeypatch.setenv("TFCTR_ADMIN_TOKEN", "admin-token-1")
@@ -219,7 +219,7 @@ def test_tls_on_all_ports(grpc_models, certificate, capsys):
         assert fetch(f"{where.http}/v1/models/{MODEL}", context=trusted)[0] == 200
         root = Path(certificate["certificate"]).read_bytes()
         with grpc.secure_channel(where.grpc, grpc.ssl_channel_credentials(root)) as channel:
-            assert channel.unary_unary(PREDICT)(body(), timeout=20)
+            assert channel.unary_unary(PREDICT)(body(), timeout=120)
         with grpc.insecure_channel(where.grpc) as channel, pytest.raises(grpc.RpcError):
             channel.unary_unary(PREDICT)(body(), timeout=5)
         assert main(["admin", "status", "--url", where.admin, "--ca", certificate["certificate"]]) == 0
@@ -242,7 +242,7 @@ def test_renewed_certificates_are_taken_without_a_stop(grpc_models, tmp_path):
                 fetch(url + path, context=before)
         roots = grpc.ssl_channel_credentials(Path(renewed["certificate"]).read_bytes())
         with grpc.secure_channel(where.grpc, roots) as channel:
-            assert channel.unary_unary(PREDICT)(body(), timeout=20)
+            assert channel.unary_unary(PREDICT)(body(), timeout=120)
 
 
 def test_clients_must_show_a_certificate(grpc_models, certificate):
@@ -269,7 +269,7 @@ def test_requests_inside_are_answered_on_the_way_down(grpc_models, gate):
     with running(grpc_models, log=RequestLog(stream=stream)) as server:
         where, answers = server.endpoints, []
         channel = grpc.insecure_channel(where.grpc)
-        inside = channel.unary_unary(PREDICT).future(gate.body, timeout=60)
+        inside = channel.unary_unary(PREDICT).future(gate.body, timeout=240)
         over_http = threading.Thread(
             target=lambda: answers.append(fetch(f"{where.http}/v1/models/{SLOW}:predict", gate.json))
         )
@@ -282,7 +282,7 @@ def test_requests_inside_are_answered_on_the_way_down(grpc_models, gate):
         opens.join()
         assert inside.result().__class__ is bytes and answers[0][0] == 200
         with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary(PREDICT)(body(), timeout=5)
+            channel.unary_unary(PREDICT)(body(), timeout=120)
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         with pytest.raises(urllib.error.URLError):
             fetch(f"{where.http}/v1/models/{MODEL}")
@@ -295,7 +295,7 @@ def test_requests_inside_are_answered_on_the_way_down(grpc_models, gate):
 def test_what_takes_too_long_is_cut_off_and_told(grpc_models, gate):
     with running(grpc_models, server={"drain_seconds": 0}) as server:
         channel = grpc.insecure_channel(server.endpoints.grpc)
-        inside = channel.unary_unary(PREDICT).future(gate.body, timeout=60)
+        inside = channel.unary_unary(PREDICT).future(gate.body, timeout=240)
         until(lambda: gate.running() == 1)
         assert not server.stop()
         assert inside.exception().code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
