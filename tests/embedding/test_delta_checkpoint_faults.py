@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 
 import tfctr
-from tests.embedding.test_delta_checkpoint import assert_same, contents, make, manager_of, train
+from tests.embedding.delta_tables import assert_same, contents, make, manager_of, train
 from tfctr.embedding import delta_checkpoint, delta_manifest, saver_v1
 from tfctr.errors import CorruptFileError, UsageError
 
@@ -380,7 +380,7 @@ KILLED = """
 import sys
 import numpy as np
 import tfctr
-from tests.embedding import test_delta_checkpoint as t
+from tests.embedding import delta_tables as t
 table = t.make(optimizer=None)
 manager = t.manager_of(table, sys.argv[1], max_deltas=5, keep=1, max_delta_rows=1e9)
 for i in range(1, 10000):
